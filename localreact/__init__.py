@@ -1,0 +1,23 @@
+"""localreact: ReAct agents out of models that can only complete text."""
+
+from localreact._version import __version__
+from localreact.agent import Agent
+from localreact.endpoints.scripted import ScriptedEndpoint
+from localreact.errors import LocalReactError
+from localreact.run import Run, Step
+from localreact.tools import Tool, Toolbox, tool
+from localreact.types import Sampling, ToolExample
+
+__all__ = [
+    "Agent",
+    "LocalReactError",
+    "Run",
+    "Sampling",
+    "ScriptedEndpoint",
+    "Step",
+    "Tool",
+    "ToolExample",
+    "Toolbox",
+    "__version__",
+    "tool",
+]

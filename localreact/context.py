@@ -1,0 +1,83 @@
+"""What goes into the prompt: an append-only transcript, and observations cut to what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from localreact.endpoints.chat import ChatFormat
+from localreact.protocols.base import Protocol
+from localreact.types import Finish, Observation, Prompt, Segment, ToolCall, ToolExample
+
+OBSERVATION_CHARACTERS = 4000
+CLIPPED = " … [{left_out} of {total} characters left out]"
+
+
+class Transcript:
+    """A conversation as segments. Nothing that was added ever changes, so that every prompt begins
+    with the one before it."""
+
+    def __init__(self, chat: ChatFormat, system: Iterable[Segment]) -> None:
+        self._chat = chat
+        self._segments: list[Segment] = [Segment(chat.begin, trusted=True), *system]
+        self._to_user = chat.system_to_user
+        self._taken = 0
+
+    @property
+    def prompt(self) -> Prompt:
+        """Everything so far; it ends where the model is to speak."""
+        return Prompt(tuple(self._segments))
+
+    def copy(self) -> Transcript:
+        """A transcript that goes its own way from here; nothing of it counts as taken."""
+        twin = Transcript(self._chat, ())
+        twin._segments, twin._to_user = list(self._segments), self._to_user
+        return twin
+
+    def take_new(self) -> tuple[Segment, ...]:
+        """What was added since this was last asked."""
+        new, self._taken = tuple(self._segments[self._taken :]), len(self._segments)
+        return new
+
+    def user(self, segments: Iterable[Segment]) -> None:
+        """What the user, or the runtime, says; then the model is to speak."""
+        self._segments.append(Segment(self._to_user, trusted=True))
+        self._segments.extend(segments)
+        self._segments.append(Segment(self._chat.user_to_model, trusted=True))
+        self._to_user = self._chat.model_to_user
+
+    def model(self, text: str, tokens: tuple[int, ...] = ()) -> None:
+        """What the model said: as the ids that it wrote, where there are any."""
+        if text:
+            self._segments.append(Segment(text, tokens=tokens))
+
+
+def opening(
+    chat: ChatFormat, protocol: Protocol, system: Iterable[Segment], examples: Iterable[tuple[str, ToolExample]]
+) -> Transcript:
+    """System text and worked examples (each with its tool's name), shared by all runs of an agent."""
+    transcript = Transcript(chat, system)
+    for tool, example in examples:
+        transcript.user([Segment(example.question)])
+        transcript.model(protocol.write(ToolCall(example.thought, tool, example.arguments)))
+        transcript.user(protocol.observation(Observation(tool, example.result)))
+        transcript.model(protocol.write(Finish(example.conclusion, answer=example.answer)))
+    return transcript
+
+
+def clip(text: str, characters: int) -> str:
+    """The beginning of a text, with a mark that says how much is missing."""
+    if len(text) <= characters:
+        return text
+    keep = max(0, characters)
+    return text[:keep] + CLIPPED.format(left_out=len(text) - keep, total=len(text))
+
+
+def fit(text: str, room: int, count: Callable[[str], int]) -> str:
+    """The text, cut so that `count(text)` tokens are at most `room` (as far as cutting helps)."""
+    shown = clip(text, OBSERVATION_CHARACTERS)
+    keep = min(len(text), OBSERVATION_CHARACTERS)
+    while keep > 0 and (needed := count(shown)) > room:
+        keep = min(keep - 1, int(keep * max(0, room) / needed * 0.95))
+        shown = clip(text, keep)
+    return shown
+

@@ -1,0 +1,1 @@
+"""Decoding in process: the model, its vocabulary, its memory, the sampler, the loop."""

@@ -1,0 +1,106 @@
+"""Choosing a token: exact under a grammar, and the same token whichever path was taken.
+
+One draw of Gumbel noise a step makes sampling an argmax (Gumbel-max trick: the argmax of
+logits/temperature + noise is distributed as the softmax). So the candidate over the whole
+vocabulary, if it is legal and survives the truncation of the raw logits, also is the argmax over
+the legal, truncated set; only otherwise is a mask computed, and the same noise used again.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localreact.errors import GrammarError, UsageError
+from localreact.types import Sampling
+
+Scores = NDArray[np.float32]
+
+
+class Constraint(Protocol):
+    """The part of an engine's matcher that a sampler needs."""
+
+    def allows(self, token: int) -> bool: ...
+
+    def mask(self) -> NDArray[np.bool_]: ...
+
+
+def check(sampling: Sampling) -> None:
+    """Raises UsageError where a setting makes no sense."""
+    if not 0 <= sampling.temperature < float("inf"):
+        raise UsageError(f"temperature must be 0 or more, not {sampling.temperature}")
+    if sampling.top_k < 0:
+        raise UsageError(f"top_k must be 0 (off) or more, not {sampling.top_k}")
+    if not 0 < sampling.top_p <= 1:
+        raise UsageError(f"top_p must be above 0 and at most 1, not {sampling.top_p}")
+    if not 0 <= sampling.min_p < 1:
+        raise UsageError(f"min_p must be 0 or more and below 1, not {sampling.min_p}")
+
+
+class Sampler:
+    """Chooses tokens for one turn. `masks` counts the masks that had to be computed."""
+
+    def __init__(self, sampling: Sampling, stream: int = 0, candidate_first: bool = True) -> None:
+        """`stream` sets turns of one run apart: the same seed and stream give the same noise.
+        `candidate_first=False` always masks: slower, same tokens (the tests compare the two)."""
+        check(sampling)
+        self.sampling = sampling
+        self.masks = 0
+        self._candidate_first = candidate_first
+        self._random = np.random.default_rng((sampling.seed, stream))
+
+    def choose(self, logits: Scores, constraint: Constraint) -> int:
+        """The next token.
+
+        Raises:
+            GrammarError: the constraint allows no token at all.
+        """
+        s = self.sampling
+        scores = logits
+        if s.temperature > 0:
+            noise = -np.log(self._random.standard_exponential(len(logits), dtype=np.float32))
+            scores = logits / np.float32(s.temperature) + noise
+        if self._candidate_first and (s.temperature == 0 or s.top_p >= 1):
+            candidate = int(scores.argmax())
+            if constraint.allows(candidate) and (s.temperature == 0 or self._survives(candidate, logits)):
+                return candidate
+        self.masks += 1
+        legal = constraint.mask()
+        if not legal.any():
+            raise GrammarError(
+                "no token of this model's vocabulary can continue the turn",
+                "A tool's schema may ask for text that the vocabulary can't spell.",
+            )
+        if s.temperature > 0:
+            legal = truncate(np.where(legal, logits, -np.inf), s)
+        return int(np.where(legal, scores, -np.inf).argmax())
+
+    def _survives(self, token: int, logits: Scores) -> bool:
+        """Whether the token is inside top_k and min_p of the raw logits (then it is inside the
+        masked ones too, since masking only takes competitors away)."""
+        s = self.sampling
+        if s.top_k and np.count_nonzero(logits > logits[token]) >= s.top_k:
+            return False
+        return not (s.min_p and logits[token] < logits.max() + np.log(s.min_p))
+
+
+def truncate(logits: Scores, sampling: Sampling) -> NDArray[np.bool_]:
+    """Which tokens top_k, top_p and min_p keep, in this order; -inf is never kept."""
+    keep: NDArray[np.bool_] = logits > -np.inf
+    if sampling.top_k:
+        kept = np.count_nonzero(keep)
+        if kept > sampling.top_k:
+            threshold = np.partition(logits, len(logits) - sampling.top_k)[len(logits) - sampling.top_k]
+            keep &= logits >= threshold
+    if sampling.top_p < 1:
+        order = np.argsort(-np.where(keep, logits, -np.inf), kind="stable")
+        weights = np.exp(np.where(keep, logits, -np.inf)[order] - logits.max(), dtype=np.float64)
+        before = np.cumsum(weights) - weights
+        cut = np.zeros_like(keep)
+        cut[order] = before < sampling.top_p * weights.sum()
+        keep &= cut
+    if sampling.min_p:
+        keep &= logits >= logits.max() + np.log(sampling.min_p)
+    return keep

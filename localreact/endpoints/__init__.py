@@ -1,0 +1,1 @@
+"""Endpoints: anything that completes text."""

@@ -1,0 +1,51 @@
+"""What an endpoint can do."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Protocol
+
+from localreact.endpoints.cards import ModelCard
+from localreact.endpoints.chat import ChatFormat
+from localreact.types import Completion, Limits, Prompt, Sampling, Span, TurnGrammar
+
+
+class Endpoint(Protocol):
+    name: str
+    """What people call it."""
+
+    fingerprint: str
+    """Tells one model from another, for traces."""
+
+    languages: tuple[str, ...]
+    """Grammar languages that it enforces, the preferred one first; empty: texts are only checked."""
+
+    chat: ChatFormat
+    card: ModelCard
+    n_ctx: int
+    notices: list[str]
+    """What a person should know before the first run (no chat template, say)."""
+
+    def count(self, prompt: Prompt) -> int:
+        """Tokens of a prompt; an estimate where the endpoint can't tell."""
+
+    def check(self, grammar: TurnGrammar) -> None:
+        """
+        Raises:
+            GrammarError: the grammar can't be enforced here.
+        """
+
+    def complete(
+        self, prompt: Prompt, grammar: TurnGrammar | None, limits: Limits, sampling: Sampling, turn: int = 0
+    ) -> Generator[Span, None, Completion]:
+        """One turn. Yields text as it is made; returns the whole.
+
+        `turn` sets the random numbers of one run's turns apart.
+
+        Raises:
+            EndpointError: the endpoint failed.
+            ContextOverflowError: the prompt doesn't fit.
+            GrammarError: the grammar can't be enforced.
+        """
+
+    def close(self) -> None: ...

@@ -1,0 +1,112 @@
+"""The in-process endpoint: a GGUF model through llama.cpp's low-level API."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Generator
+from pathlib import Path
+
+from localreact.decoding.loop import decode
+from localreact.decoding.samplers import Sampler
+from localreact.decoding.session import Model, Session
+from localreact.decoding.threads import default_threads
+from localreact.endpoints.cards import ModelCard, card_for
+from localreact.endpoints.chat import TRANSCRIPT, ChatFormat, from_template
+from localreact.engines.llguidance import LLGuidanceEngine
+from localreact.errors import ContextOverflowError, EndpointError, GrammarError
+from localreact.types import Completion, Limits, Prompt, Sampling, Span, TurnGrammar
+
+
+class LlamaEndpoint:
+    """Loads the model at once; one completion at a time (others wait).
+
+    Args:
+        path: a GGUF file.
+        card: what is known of the model; by default the card that knows the file's own name.
+        n_ctx: tokens of context; by default the card's, at most what the model was trained for.
+        n_threads: by default the physical cores that the process may use.
+
+    Raises:
+        MissingPartError: llama-cpp-python isn't there.
+        ModelError: the file can't be loaded.
+    """
+
+    languages = ("lark",)
+
+    def __init__(
+        self, path: Path | str, card: ModelCard | None = None, n_ctx: int | None = None, n_threads: int | None = None
+    ) -> None:
+        path = Path(path)
+        self._model = Model(path)
+        self.card = card or card_for(self._model.metadata("general.name"))
+        self.name = self.card.name if card else path.name
+        self.fingerprint = fingerprint(path)
+        self.notices: list[str] = []
+        self.chat = self._chat_format()
+        limit = self._model.n_ctx_train or 4096
+        self._session = Session(
+            self._model, n_ctx=n_ctx or min(self.card.n_ctx, limit), n_threads=n_threads or default_threads()
+        )
+        self.n_ctx = self._session.n_ctx
+        self._engine = LLGuidanceEngine(self._model.vocab)
+        self._lock = threading.Lock()
+
+    def _chat_format(self) -> ChatFormat:
+        template = self._model.metadata("tokenizer.chat_template")
+        if template is None:
+            self.notices.append(f"{self.name} has no chat template: prompts are a plain transcript")
+            return TRANSCRIPT
+        vocab = self._model.vocab
+        chat = from_template(template, bos=vocab.special_text(vocab.bos), eos=vocab.special_text(vocab.eos))
+        if chat is None:
+            self.notices.append(f"the chat template of {self.name} can't be used: prompts are a plain transcript")
+            return TRANSCRIPT
+        return chat
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The token ids that the model is given."""
+        return self._model.vocab.encode(prompt.segments)
+
+    def count(self, prompt: Prompt) -> int:
+        return len(self.encode(prompt))
+
+    def check(self, grammar: TurnGrammar) -> None:
+        self._engine.start(grammar)
+
+    def complete(
+        self, prompt: Prompt, grammar: TurnGrammar | None, limits: Limits, sampling: Sampling, turn: int = 0
+    ) -> Generator[Span, None, Completion]:
+        if grammar is None:
+            raise GrammarError("the in-process endpoint decodes under a grammar only")
+        ids = self.encode(prompt)
+        if len(ids) >= self.n_ctx:
+            raise ContextOverflowError(
+                f"the prompt needs {len(ids)} tokens and the context holds {self.n_ctx}",
+                "Ask for a larger context (--ctx), or for fewer tools.",
+            )
+        with self._lock:
+            if self._session.handle is None:
+                raise EndpointError(f"{self.name} is closed")
+            matcher = self._engine.start(grammar)
+            sampler = Sampler(sampling, stream=turn)
+            return (yield from decode(self._session, ids, matcher, sampler, limits))
+
+    def close(self) -> None:
+        """Free the model's memory. Waits for a completion in progress."""
+        with self._lock:
+            self._session.close()
+            self._model.close()
+
+
+def fingerprint(path: Path) -> str:
+    """Tells model files apart without reading gigabytes: sha256 over size, first and last MiB."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        digest.update(str(size).encode())
+        for start in (0, max(0, size - (1 << 20))):
+            file.seek(start)
+            digest.update(file.read(1 << 20))
+    return f"gguf-{digest.hexdigest()[:16]}"

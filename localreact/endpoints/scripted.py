@@ -1,0 +1,63 @@
+"""An endpoint that replies from a list: for tests, for trying out a loop, for replaying a run."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+
+from localreact.endpoints.cards import GENERIC, ModelCard
+from localreact.endpoints.chat import TRANSCRIPT, ChatFormat
+from localreact.errors import EndpointError, GrammarError
+from localreact.types import Completion, Limits, Prompt, Sampling, Span, StopReason, TurnGrammar, Usage
+
+
+class ScriptedEndpoint:
+    """Replies with fixed texts, one a turn; nothing is enforced, so the strict parser has to hold.
+
+    A reply that is an exception is raised instead. `prompts` collects what the endpoint was given,
+    `grammars` stays empty. Tokens are counted as characters divided by four, rounded up.
+    """
+
+    languages: tuple[str, ...] = ()
+
+    def __init__(
+        self, replies: Iterable[str | BaseException], n_ctx: int = 1 << 20, card: ModelCard = GENERIC
+    ) -> None:
+        self._replies = iter(replies)
+        self.name = "scripted"
+        self.fingerprint = "scripted"
+        self.chat: ChatFormat = TRANSCRIPT
+        self.card = card
+        self.n_ctx = n_ctx
+        self.notices: list[str] = []
+        self.prompts: list[Prompt] = []
+
+    def count(self, prompt: Prompt) -> int:
+        return _tokens(prompt.text)
+
+    def check(self, grammar: TurnGrammar) -> None:
+        raise GrammarError("the scripted endpoint enforces no grammar")
+
+    def complete(
+        self, prompt: Prompt, grammar: TurnGrammar | None, limits: Limits, sampling: Sampling, turn: int = 0
+    ) -> Generator[Span, None, Completion]:
+        self.prompts.append(prompt)
+        try:
+            reply = next(self._replies)
+        except StopIteration:
+            raise EndpointError("the script has no reply left") from None
+        if isinstance(reply, BaseException):
+            raise reply
+        stop: StopReason = "eog"
+        if _tokens(reply) > limits.max_tokens:
+            reply, stop = reply[: 4 * limits.max_tokens], "length"
+        span = Span("sampled", reply)
+        yield span
+        usage = Usage(prompt=self.count(prompt), sampled=_tokens(reply))
+        return Completion(reply, stop, spans=(span,), usage=usage)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def _tokens(text: str) -> int:
+    return -(-len(text) // 4)

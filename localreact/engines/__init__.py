@@ -1,0 +1,1 @@
+"""Engines: what holds a turn to its grammar while it is decoded."""

@@ -1,0 +1,67 @@
+"""Worked examples for the prompt, made for the tools at hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from localreact.types import JsonSchema, ToolExample, ToolSpec
+
+
+def examples_for(tools: tuple[ToolSpec, ...], per_tool: int) -> list[tuple[str, ToolExample]]:
+    """Up to `per_tool` examples of each tool with its name, the tools taking turns.
+
+    A tool without examples gets a plain one, if values that fit its schema can be made up.
+    """
+    return [
+        (tool.name, example)
+        for number in range(per_tool)
+        for tool in tools
+        for example in (tool.examples or _made_up(tool))[number : number + 1]
+    ]
+
+
+def _made_up(tool: ToolSpec) -> tuple[ToolExample, ...]:
+    arguments = _sample(tool.parameters, "")
+    if not isinstance(arguments, dict) or not Draft202012Validator(dict(tool.parameters)).is_valid(arguments):
+        return ()
+    given = ", ".join(f"{name} {value}" for name, value in arguments.items())
+    return (
+        ToolExample(
+            question=f"What does {tool.name} give" + (f" for {given}?" if given else "?"),
+            thought=f"I need to call {tool.name}.",
+            arguments=arguments,
+            result=f"the result of {tool.name}",
+            conclusion=f"{tool.name} gave a result.",
+            answer=f"the result of {tool.name}",
+        ),
+    )
+
+
+def _sample(schema: JsonSchema | bool, name: str) -> Any:
+    """A value that such a schema probably admits; the caller checks."""
+    if isinstance(schema, bool):
+        return name
+    for key in ("const", "default"):
+        if key in schema:
+            return schema[key]
+    for key in ("examples", "enum"):
+        if schema.get(key):
+            return schema[key][0]
+    for key in ("anyOf", "oneOf"):
+        if schema.get(key):
+            return _sample(schema[key][0], name)
+    match schema.get("type"):
+        case "object":
+            wanted = schema.get("required", ())
+            return {key: _sample(each, key) for key, each in schema.get("properties", {}).items() if key in wanted}
+        case "array":
+            return [_sample(schema.get("items", True), name)] * max(1, schema.get("minItems", 0))
+        case "integer" | "number":
+            return max(1, schema.get("minimum", 1))
+        case "boolean":
+            return True
+        case "null":
+            return None
+    return f"some {name}" if name else "something"

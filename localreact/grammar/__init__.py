@@ -1,0 +1,1 @@
+"""From schemas and policy to rules, in each engine's language."""

@@ -1,0 +1,81 @@
+"""From the state of a run to what its next turn may be: pure functions, no I/O."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from localreact.budgets import SHORTEST_TURN, Budgets
+from localreact.run import Ending, RunState
+from localreact.types import Finish, Status, ToolCall, ToolSpec, Turn, TurnSpec
+
+MAX_REFUSED = 2
+"""Texts that were no turn: the first gets another try, the second closes the tools, a third ends the run."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`closing` says which limit closed the tools, if one did: then the turn has to be the last."""
+
+    spec: TurnSpec
+    max_tokens: int
+    closing: Status | None = None
+
+
+def next_turn(state: RunState, budgets: Budgets, tools: tuple[ToolSpec, ...], evidence_gate: bool) -> Plan | Ending:
+    """What the next turn may be, or the ending where nothing is left to go on with."""
+    left = budgets.max_tokens - state.usage.generated
+    if state.refused_turns > MAX_REFUSED:
+        return Ending("protocol_loop", f"{state.refused_turns} replies were no turn of the protocol")
+    if len(state.steps) >= budgets.max_steps:
+        return Ending("max_steps", f"no answer within {budgets.max_steps} steps")
+    if left < SHORTEST_TURN:
+        return Ending("token_budget", f"no answer within {budgets.max_tokens} tokens")
+    if budgets.deadline_s is not None and time.monotonic() >= state.started + budgets.deadline_s:
+        return Ending("deadline", f"no answer within {budgets.deadline_s:g} seconds")
+    closing = _closing(state, budgets, left, bool(tools))
+    # From memory only where there is no gate; that something is missing only after having looked.
+    answer = state.has_evidence or not (evidence_gate and tools)
+    spec = TurnSpec(
+        tools=() if closing else tools,
+        answer=answer,
+        insufficient=bool(state.observations) or (closing is not None and not answer),
+    )
+    return Plan(spec, left if closing or not tools else left - budgets.kept_for_last_turn, closing)
+
+
+def _closing(state: RunState, budgets: Budgets, left: int, has_tools: bool) -> Status | None:
+    if state.refused_turns >= MAX_REFUSED:
+        return "protocol_loop"
+    if has_tools and len(state.steps) == budgets.max_steps - 1:
+        return "max_steps"
+    if has_tools and left < budgets.kept_for_last_turn + SHORTEST_TURN:
+        return "token_budget"
+    return None
+
+
+def objection(turn: Turn, plan: Plan) -> str:
+    """Why a turn can't be accepted although it is one; empty where it can.
+
+    A grammar admits no barred turn, so most of this only happens on endpoints that enforce none.
+    """
+    if isinstance(turn, ToolCall):
+        names = [tool.name for tool in plan.spec.tools]
+        if turn.tool not in names:
+            return f"there is no tool {turn.tool!r}; the tools are: {', '.join(names) or 'none'}"
+        if turn.truncated:
+            return f"not executed: {turn.truncated[0]} was cut at {plan.spec.argument_max} characters; shorten it"
+    elif turn.answer is not None and not plan.spec.answer:
+        return "an answer needs evidence: call a tool first"
+    elif turn.missing is not None and not plan.spec.insufficient:
+        return "call a tool before saying that something is missing"
+    return ""
+
+
+def ending_of(turn: Finish, plan: Plan) -> Ending:
+    """An answer that a limit forced, or that its bound cut off, is partial."""
+    if turn.missing is not None:
+        return Ending("insufficient", plan.closing or "", missing=turn.missing)
+    if turn.truncated:
+        return Ending("partial", f"the answer was cut at {plan.spec.answer_max} characters", answer=turn.answer)
+    return Ending("partial" if plan.closing else "finished", plan.closing or "", answer=turn.answer)

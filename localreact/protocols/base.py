@@ -1,0 +1,86 @@
+"""What a protocol can do. Protocols know text and policy; nothing of models, loops or tools' code."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
+
+Field = Literal["thought", "tool", "arguments", "answer", "missing"]
+
+
+class TurnReader(typing.Protocol):
+    """Reads a turn while it is being written."""
+
+    def feed(self, text: str) -> list[tuple[Field, str]]:
+        """The next stretch of the turn's text, as pieces of its fields; strings come decoded."""
+
+
+class Protocol(typing.Protocol):
+    version: str
+    """Name and version, as it stands in traces (`react-json/1`)."""
+
+    def instructions(self, tools: Sequence[ToolSpec]) -> list[Segment]:
+        """The system text: what to do, and the tools with their arguments."""
+
+    def grammar(self, spec: TurnSpec, language: str) -> TurnGrammar:
+        """
+        Raises:
+            GrammarError: this protocol can't be written in that language.
+        """
+
+    def write(self, turn: Turn) -> str:
+        """The text of a turn, as the model is shown it in examples."""
+
+    def parse(self, text: str) -> Turn:
+        """
+        Raises:
+            ProtocolError: the text isn't exactly one turn.
+        """
+
+    def reader(self) -> TurnReader: ...
+
+    def observation(self, observation: Observation) -> list[Segment]:
+        """What the runtime says after a tool call."""
+
+    def error(self, message: str) -> list[Segment]:
+        """What the runtime says after a text that was no turn."""
+
+
+def mark_truncated(turn: Turn, spec: TurnSpec) -> Turn:
+    """The turn with the names of those strings that are as long as their bound.
+
+    A thought that reached its bound cuts nothing that is acted on, and doesn't count.
+    """
+    if isinstance(turn, ToolCall):
+        reached = tuple(
+            path for path, text in _strings(turn.arguments, "") if len(text) == spec.argument_max
+        )
+    else:
+        fields = {"answer": turn.answer, "missing": turn.missing}
+        reached = tuple(name for name, text in fields.items() if text and len(text) == spec.answer_max)
+    return replace(turn, truncated=reached)
+
+
+def _strings(value: Any, path: str) -> Iterable[tuple[str, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _strings(each, f"{path}/{key}")
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _strings(each, f"{path}/{index}")
+
+
+def finish_of(thought: str, fields: Mapping[str, Any]) -> Finish | None:
+    """A Finish from `answer`, or from `status` and `missing`; None where they are neither."""
+    match dict(fields):
+        case {"answer": str(answer), **rest} if not rest:
+            return Finish(thought, answer=answer)
+        case {"status": "insufficient", "missing": str(missing), **rest} if not rest:
+            return Finish(thought, missing=missing)
+    return None

@@ -1,0 +1,197 @@
+"""react-json/1: one JSON object a turn.
+
+    {"thought": …, "type": "tool_call", "tool": …, "arguments": {…}}
+    {"thought": …, "type": "finish", "answer": …}
+    {"thought": …, "type": "finish", "status": "insufficient", "missing": …}
+
+or, spelled `finish="tool"`, the same turns without a type:
+
+    {"thought": …, "tool": …, "arguments": {…}}
+    {"thought": …, "tool": "finish", "arguments": {"answer": …}}
+
+The parser reads every spelling, fields in any order, and whitespace between tokens.
+`tool_result` and `protocol_error` are the runtime's: no grammar here can say them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NoReturn
+
+from localreact.errors import GrammarError, ProtocolError, UsageError
+from localreact.grammar import lark
+from localreact.grammar.templates import template
+from localreact.protocols.base import finish_of
+from localreact.protocols.json_reader import JsonReader
+from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
+
+THOUGHT_KEYS = ("thought", "decision_summary")
+
+
+class _Rule(str):
+    """The name of a grammar rule, told apart from literal values."""
+
+
+@dataclass(frozen=True)
+class JsonProtocol:
+    """The fields are the spelling: which of several ways to write the same turns a model gets."""
+
+    thought: str = "thought"
+    first: Literal["thought", "type"] = "thought"
+    finish: Literal["type", "tool"] = "type"
+    compact: bool = False
+
+    version: ClassVar[str] = "react-json/1"
+
+    def __post_init__(self) -> None:
+        if self.thought not in THOUGHT_KEYS:
+            raise UsageError(f"thought must be spelled as one of {THOUGHT_KEYS}, not {self.thought!r}")
+        if self.first not in ("thought", "type") or self.finish not in ("type", "tool"):
+            raise UsageError(f"no such spelling of the json protocol: {self.first=}, {self.finish=}")
+
+    # --- what the model is told
+
+    def instructions(self, tools: Sequence[ToolSpec]) -> list[Segment]:
+        if not tools:
+            return [Segment("Answer the question. Reply with one JSON object: a thought, then the answer.", True)]
+        lines = [
+            Segment(
+                "Answer the question with the help of tools. Reply with one JSON object: "
+                "a thought, then one tool call or the final answer.\nTools:",
+                True,
+            )
+        ]
+        for tool in tools:
+            names = ", ".join(tool.parameters.get("properties", {}))
+            lines.append(Segment(f"\n- {tool.name}({names}): {tool.description}"))
+        return lines
+
+    def write(self, turn: Turn) -> str:
+        if isinstance(turn, ToolCall):
+            return self._dumps(self._call_fields(turn.thought, turn.tool, turn.arguments))
+        ending = {"answer": turn.answer} if turn.missing is None else _insufficient(turn.missing)
+        return self._dumps(self._finish_fields(turn.thought, ending))
+
+    def observation(self, observation: Observation) -> list[Segment]:
+        return self._said_by_runtime("tool_result", "result" if observation.ok else "error", observation.content)
+
+    def error(self, message: str) -> list[Segment]:
+        return self._said_by_runtime("protocol_error", "error", message)
+
+    def _said_by_runtime(self, kind: str, key: str, content: str) -> list[Segment]:
+        head = self._dumps({"type": kind, key: ""})[:-3]
+        return [Segment(head, True), Segment(self._dumps(content)), Segment("}", True)]
+
+    # --- what the model may say
+
+    def grammar(self, spec: TurnSpec, language: str) -> TurnGrammar:
+        if language != "lark":
+            raise GrammarError(f"the json protocol can't be written in {language!r} yet")
+        turns = [f"call_{i}" for i in range(len(spec.tools))]
+        turns += ["finish"] * spec.answer + ["insufficient"] * spec.insufficient
+        if not turns:
+            raise GrammarError("a turn with no legal tool and no legal ending can't be written")
+        thought = _Rule("thought")
+        text = template("json.lark").render(
+            spec=spec,
+            tools=spec.tools,
+            turns=turns,
+            rule=_Rule,
+            call=lambda name, arguments: self._rules(self._call_fields(thought, name, arguments)),
+            finish=lambda **ending: self._rules(self._finish_fields(thought, ending)),
+            json=lambda schema: lark.json_rule(schema, compact=self.compact),
+            bounded=lark.bounded,
+        )
+        return TurnGrammar("lark", text)
+
+    def _rules(self, fields: Mapping[str, Any]) -> str:
+        """An object as Lark: literals, and the names of rules where values are free."""
+        marks: list[str] = []
+
+        def hold(value: Any) -> Any:
+            if isinstance(value, _Rule):
+                marks.append(value)
+                return f"\0{len(marks) - 1}\0"
+            return {k: hold(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+        parts = self._dumps({key: hold(value) for key, value in fields.items()}).split('"\\u0000')
+        rendered = [lark.literal(parts[0])]
+        for part in parts[1:]:
+            index, rest = part.split('\\u0000"', 1)
+            rendered += [marks[int(index)], lark.literal(rest)]
+        return " ".join(rendered)
+
+    # --- reading it
+
+    def parse(self, text: str) -> Turn:
+        fields = _load_object(text)
+        thoughts = [fields.pop(key) for key in THOUGHT_KEYS if key in fields]
+        if len(thoughts) != 1 or not isinstance(thoughts[0], str):
+            raise ProtocolError("the object needs one thought, a string")
+        thought = thoughts[0]
+        match fields:
+            case {"type": "finish", **ending}:
+                if finish := finish_of(thought, ending):
+                    return finish
+                _refuse(f"a finish holds an answer, or a status and what is missing; this has {sorted(ending)}")
+            case {"tool": "finish", "arguments": dict(ending), **rest} if rest in ({}, {"type": "tool_call"}):
+                if finish := finish_of(thought, ending):
+                    return finish
+                _refuse("finish takes an answer, or a status and what is missing")
+            case {"tool": str(tool), "arguments": dict(arguments), **rest} if rest in ({}, {"type": "tool_call"}):
+                return ToolCall(thought, tool, arguments)
+        _refuse(f"the object is neither a tool call nor a finish; it has {sorted(fields)}")
+
+    def reader(self) -> JsonReader:
+        return JsonReader(THOUGHT_KEYS)
+
+    # --- the spelling
+
+    def _call_fields(self, thought: str, tool: str, arguments: Any) -> dict[str, Any]:
+        kind = {} if self.finish == "tool" else {"type": "tool_call"}
+        return self._ordered(thought, {**kind, "tool": tool, "arguments": arguments})
+
+    def _finish_fields(self, thought: str, ending: Mapping[str, Any]) -> dict[str, Any]:
+        if self.finish == "tool":
+            return self._ordered(thought, {"tool": "finish", "arguments": dict(ending)})
+        return self._ordered(thought, {"type": "finish", **ending})
+
+    def _ordered(self, thought: str, rest: dict[str, Any]) -> dict[str, Any]:
+        if self.first == "type" and "type" in rest:
+            return {"type": rest.pop("type"), self.thought: thought, **rest}
+        return {self.thought: thought, **rest}
+
+    def _dumps(self, value: Any) -> str:
+        separators = (",", ":") if self.compact else (", ", ": ")
+        return json.dumps(value, ensure_ascii=False, separators=separators)
+
+
+def _insufficient(missing: str) -> dict[str, str]:
+    return {"status": "insufficient", "missing": missing}
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ProtocolError(message)
+
+
+def _load_object(text: str) -> dict[str, Any]:
+    """Strict JSON: no second value, no duplicate keys, no NaN or Infinity, no fences."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            _refuse("a key stands twice in one object")
+        return result
+
+    def no_constant(name: str) -> NoReturn:
+        _refuse(f"{name} is no JSON value")
+
+    try:
+        value = json.loads(text, object_pairs_hook=unique, parse_constant=no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"not one JSON object: {error}") from error
+    if not isinstance(value, dict):
+        _refuse("not a JSON object")
+    return value

@@ -1,0 +1,115 @@
+"""What a run has done so far, and what comes out of it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Literal
+
+from localreact.trace.events import RunEnded
+from localreact.types import Completion, Observation, Status, Timings, Turn, Usage
+
+
+Problem = Literal["refused", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One turn. `turn` is None where the text was no turn or not a whole one (`problem` says which),
+    `observation` where the turn asked for nothing."""
+
+    number: int
+    turn: Turn | None
+    observation: Observation | None
+    usage: Usage
+    timings: Timings
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    status: Status
+    reason: str = ""
+    answer: str | None = None
+    missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The outcome. `answer` is None unless the model gave one in a whole, legal turn."""
+
+    run_id: str
+    question: str
+    status: Status
+    answer: str | None
+    missing: str | None
+    reason: str
+    steps: tuple[Step, ...]
+    usage: Usage
+    timings: Timings
+    seconds: float
+
+
+@dataclass
+class RunState:
+    """Grows while the loop runs; the policy reads it."""
+
+    question: str
+    run_id: str = field(default_factory=lambda: f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}")
+    started: float = field(default_factory=time.monotonic)
+    steps: list[Step] = field(default_factory=list)
+    usage: Usage = Usage()
+    timings: Timings = Timings()
+
+    @property
+    def observations(self) -> list[Observation]:
+        return [step.observation for step in self.steps if step.observation is not None]
+
+    @property
+    def has_evidence(self) -> bool:
+        """Whether a call succeeded; one that succeeded and found nothing counts."""
+        return any(each.ok for each in self.observations)
+
+    @property
+    def refused_turns(self) -> int:
+        """Texts that were no turn."""
+        return sum(step.problem == "refused" for step in self.steps)
+
+    def add(
+        self,
+        completion: Completion,
+        turn: Turn | None = None,
+        observation: Observation | None = None,
+        problem: Problem | None = None,
+    ) -> None:
+        number = len(self.steps) + 1
+        self.steps.append(Step(number, turn, observation, completion.usage, completion.timings, problem))
+        self.usage += completion.usage
+        self.timings += completion.timings
+
+    def ended(self, ending: Ending) -> RunEnded:
+        return RunEnded(
+            status=ending.status,
+            answer=ending.answer,
+            missing=ending.missing,
+            reason=ending.reason,
+            steps=len(self.steps),
+            usage=self.usage,
+            timings=self.timings,
+            seconds=time.monotonic() - self.started,
+        )
+
+    def outcome(self, ended: RunEnded) -> Run:
+        return Run(
+            run_id=self.run_id,
+            question=self.question,
+            status=ended.status,
+            answer=ended.answer,
+            missing=ended.missing,
+            reason=ended.reason,
+            steps=tuple(self.steps),
+            usage=ended.usage,
+            timings=ended.timings,
+            seconds=ended.seconds,
+        )

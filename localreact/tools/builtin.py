@@ -1,0 +1,65 @@
+"""From what people write after -T to tools."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+from localreact.errors import UsageError
+from localreact.tools.calculator import calculator
+from localreact.tools.decorator import Tool
+from localreact.tools.knowledge import EXAMPLE_FOLDER, KnowledgeBase
+
+NAMES = ("calculator", "search", "lookup")
+DEFAULT = ("calculator", "search")
+
+
+def load_tools(names: list[str], docs: Path | None) -> list[Tool]:
+    """Tools by name, or from a Python file (`FILE.py`: all its tools; `FILE.py:NAME`: one).
+
+    `search` and `lookup` read the folder `docs`, or the shipped example without one.
+
+    Raises:
+        UsageError: an unknown name, or a file that holds no such tool.
+    """
+    tools: list[Tool] = []
+    knowledge: KnowledgeBase | None = None
+    for name in names:
+        if name == "calculator":
+            tools.append(calculator)
+        elif name in ("search", "lookup"):
+            knowledge = knowledge or KnowledgeBase(docs or EXAMPLE_FOLDER)
+            tools += [each for each in knowledge.tools() if each.name == name]
+        elif ".py" in name:
+            tools += _from_file(name)
+        else:
+            raise UsageError(
+                f"there is no tool {name!r}", f"Built in: {', '.join(NAMES)}. Your own: -T FILE.py or -T FILE.py:NAME."
+            )
+    return tools
+
+
+def _from_file(name: str) -> list[Tool]:
+    file, _, wanted = name.partition(".py")
+    path, wanted = Path(file + ".py").expanduser(), wanted.removeprefix(":")
+    module = _run(path)
+    found = {key: value for key, value in vars(module).items() if isinstance(value, Tool)}
+    if wanted:
+        found = {key: value for key, value in found.items() if wanted in (key, value.name)}
+    if not found:
+        what = f"no tool {wanted!r}" if wanted else "no tool"
+        raise UsageError(f"{path} holds {what}", "Mark functions with @tool (from localreact import tool).")
+    return list(found.values())
+
+
+def _run(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise UsageError(f"there is no file {path}", "Give the path of a Python file with tools in it.")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # the file is the user's code
+        raise UsageError(f"{path} can't be run: {type(error).__name__}: {error}") from error
+    return module

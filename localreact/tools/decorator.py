@@ -1,0 +1,126 @@
+"""`@tool`: a Python function as a tool, its schema taken from type hints and docstring."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import docstring_parser
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema
+
+from localreact.errors import ToolDefinitionError
+from localreact.types import ToolExample, ToolSpec
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function and what a model is told of it. Calling the tool calls the function."""
+
+    spec: ToolSpec
+    function: Callable[..., Any]
+    _model: type[BaseModel] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def invoke(self, arguments: Mapping[str, Any]) -> Any:
+        """Call the function with JSON arguments, turned into the types of its hints."""
+        if self._model is None:
+            return self.function(**arguments)
+        values = self._model.model_validate(arguments)
+        return self.function(**{name: getattr(values, name) for name in self._model.model_fields})
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *, name: str | None = None, description: str | None = None, examples: Sequence[ToolExample] = ()
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    examples: Sequence[ToolExample] = (),
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a function.
+
+    Every parameter needs a type hint: it becomes the JSON Schema that the grammar enforces. The
+    docstring (Google, NumPy or reST style) says what the tool does and what its parameters mean.
+    `examples` are worked uses that the prompt may show; without any, a plain one is made up.
+
+    Raises:
+        ToolDefinitionError: a hint is missing, or a parameter can't be expressed as JSON.
+    """
+
+    def make(f: Callable[..., Any]) -> Tool:
+        return _from_function(f, name, description, examples)
+
+    return make if function is None else make(function)
+
+
+class _NoTitles(GenerateJsonSchema):
+    """pydantic's schema without a `title` on everything."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def _update_class_schema(self, json_schema: Any, cls: Any, config: Any) -> None:
+        super()._update_class_schema(json_schema, cls, config)
+        json_schema.pop("title", None)
+
+
+def _from_function(
+    function: Callable[..., Any], name: str | None, description: str | None, examples: Sequence[ToolExample]
+) -> Tool:
+    name = name or getattr(function, "__name__", "")
+    if inspect.iscoroutinefunction(function):
+        raise ToolDefinitionError(f"tool {name!r} is an async function; only plain functions work yet")
+    documentation = docstring_parser.parse(inspect.getdoc(function) or "")
+    described = {p.arg_name: p.description for p in documentation.params}
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise ToolDefinitionError(
+            f"tool {name!r}: a type hint names something unknown: {error}",
+            "Hints must be importable from the module that defines the tool.",
+        ) from error
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        where = f"tool {name!r}, parameter {parameter.name!r}"
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ToolDefinitionError(f"{where}: *args, **kwargs and positional-only can't be offered to a model")
+        if parameter.name not in hints:
+            raise ToolDefinitionError(
+                f"{where} has no type hint", f"Write it, for example: def {name}({parameter.name}: str)."
+            )
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (
+            hints[parameter.name],
+            Field(default=default, description=described.get(parameter.name)),
+        )
+    try:
+        model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+        schema = model.model_json_schema(schema_generator=_NoTitles)
+    except (PydanticUserError, NameError) as error:
+        raise ToolDefinitionError(
+            f"tool {name!r}: a parameter can't be expressed as JSON Schema: {str(error).splitlines()[0]}",
+            "Use str, int, float, bool, lists, dicts, Literal, dataclasses or pydantic models.",
+        ) from error
+    schema.pop("description", None)
+    text = description or " ".join(
+        part for part in (documentation.short_description, documentation.long_description) if part
+    )
+    spec = ToolSpec(name, " ".join(text.split()) or name.replace("_", " "), schema, tuple(examples))
+    return Tool(spec, function, model)

@@ -1,0 +1,192 @@
+"""`search` and `lookup` over a folder of text or Markdown files (SQLite FTS5, in memory)."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from localreact.errors import UsageError
+from localreact.tools.decorator import Tool, tool
+from localreact.types import ToolExample
+
+SUFFIXES = (".md", ".markdown", ".txt", ".rst")
+PASSAGE = 500  # characters that a search hit shows at most
+PAGE = 3000  # characters that a lookup shows at most
+HITS = 2
+
+_CJK = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
+_WORDS = re.compile(rf"[{_CJK}]+|[^\W{_CJK}]+")
+_CJK_RUN = re.compile(rf"[{_CJK}]+")
+_STOPWORDS = frozenset(
+    "a an and are as at be by did do does for from had has have how in is it its of on or that the their "
+    "this to was were what when where which who whom whose why with".split()
+)
+
+EXAMPLE_FOLDER = Path(__file__).parent / "example_kb"
+
+
+class KnowledgeBase:
+    """The passages of a folder, found by their words.
+
+    Chinese, Japanese and Korean text is indexed as overlapping pairs of characters, since FTS5's own
+    tokenizers find no word of two.
+
+    Raises:
+        UsageError: no such folder, or nothing readable in it.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder).expanduser()
+        if not self.folder.is_dir():
+            raise UsageError(f"there is no folder {self.folder}", "Give a folder of text or Markdown files.")
+        self._lock = threading.Lock()
+        self._database = sqlite3.connect(":memory:", check_same_thread=False)
+        self._database.execute("CREATE TABLE passage (id INTEGER PRIMARY KEY, title TEXT, body TEXT)")
+        self._database.execute("CREATE VIRTUAL TABLE words USING fts5(title, body, tokenize = 'porter unicode61')")
+        self._pages: dict[str, str] = {}
+        for path in sorted(self.folder.rglob("*")):
+            if path.suffix.lower() in SUFFIXES and path.is_file():
+                self._add(path)
+        if not self._pages:
+            raise UsageError(
+                f"the folder {self.folder} holds no text to search",
+                f"Files ending in {', '.join(SUFFIXES)} are read.",
+            )
+
+    def _add(self, path: Path) -> None:
+        text = path.read_text("utf-8", errors="replace").strip()
+        heading = re.match(r"#+ +(.+)", text)
+        title = heading[1].strip() if heading else path.stem.replace("_", " ").replace("-", " ")
+        body = text[heading.end() :].strip() if heading else text
+        while title in self._pages:
+            title += f" ({path.relative_to(self.folder)})"
+        self._pages[title] = body
+        for passage in _passages(body):
+            cursor = self._database.execute("INSERT INTO passage (title, body) VALUES (?, ?)", (title, passage))
+            self._database.execute(
+                "INSERT INTO words (rowid, title, body) VALUES (?, ?, ?)",
+                (cursor.lastrowid, _indexed(title), _indexed(passage)),
+            )
+
+    @property
+    def titles(self) -> list[str]:
+        return list(self._pages)
+
+    def search(self, query: str, hits: int = HITS) -> list[tuple[str, str]]:
+        """The best passages as (title, text), the best first; words in the title count more."""
+        words = _query_words(query)
+        if not words:
+            return []
+        match = " OR ".join(f'"{word}"' + ("*" if len(word) == 1 and _CJK_RUN.match(word) else "") for word in words)
+        with self._lock:
+            return self._database.execute(
+                "SELECT passage.title, passage.body FROM words JOIN passage ON passage.id = words.rowid "
+                "WHERE words MATCH ? ORDER BY bm25(words, 4.0, 1.0), passage.id LIMIT ?",
+                (match, hits),
+            ).fetchall()
+
+    def page(self, title: str) -> str | None:
+        """The page of a title, whatever the case."""
+        wanted = title.strip().casefold()
+        return next((body for name, body in self._pages.items() if name.casefold() == wanted), None)
+
+    def tools(self) -> tuple[Tool, Tool]:
+        """`search` and `lookup` over this knowledge base."""
+
+        @tool(
+            examples=[
+                ToolExample(
+                    question="Who built the Harrow lighthouse?",
+                    thought="I need to find who built the Harrow lighthouse.",
+                    arguments={"query": "Harrow lighthouse"},
+                    result="Harrow lighthouse: The Harrow lighthouse was built by Jonas Pell in 1871. It is 40 metres high.",
+                    conclusion="The result says that Jonas Pell built it.",
+                    answer="Jonas Pell",
+                ),
+                ToolExample(
+                    question="What is the population of Fennel Bay?",
+                    thought="I need to find the population of Fennel Bay.",
+                    arguments={"query": "Fennel Bay"},
+                    result="Fennel Bay: Fennel Bay is a harbour town. Its population is 900. It was founded in 1702.",
+                    conclusion="The result says that the population is 900.",
+                    answer="900",
+                ),
+            ]
+        )
+        def search(query: str) -> str:
+            """Find facts in the knowledge base.
+
+            Args:
+                query: the name or words to look for
+            """
+            found = self.search(query)
+            return "\n".join(f"{title}: {text}" for title, text in found) or f"nothing found for {query!r}"
+
+        @tool(
+            examples=[
+                ToolExample(
+                    question="What does the page on Fennel Bay say?",
+                    thought="I need to read the page on Fennel Bay.",
+                    arguments={"title": "Fennel Bay"},
+                    result="Fennel Bay is a harbour town of 900 people.",
+                    conclusion="The page says that it is a harbour town.",
+                    answer="Fennel Bay is a harbour town of 900 people.",
+                )
+            ]
+        )
+        def lookup(title: str) -> str:
+            """Read a whole page of the knowledge base.
+
+            Args:
+                title: the page's title
+            """
+            page = self.page(title)
+            if page is None:
+                near = [name for name, _ in self.search(title, hits=5)]
+                return f"there is no page {title!r}; near it: {', '.join(dict.fromkeys(near)) or 'nothing'}"
+            return page if len(page) <= PAGE else page[:PAGE] + f" … ({len(page) - PAGE} characters more)"
+
+        return search, lookup
+
+
+def _passages(body: str) -> Iterator[str]:
+    """Stretches of at most PASSAGE characters, cut between paragraphs or sentences where possible."""
+    rest = re.sub(r"[ \t]+", " ", body).strip()
+    while len(rest) > PASSAGE:
+        window = rest[:PASSAGE]
+        ends = [m.end() for m in re.finditer(r"\n\s*\n|[.!?]\s|[。！？]", window)]
+        cut = ends[-1] if ends else PASSAGE
+        yield " ".join(rest[:cut].split())
+        rest = rest[cut:].lstrip()
+    if rest:
+        yield " ".join(rest.split())
+
+
+def _words(text: str) -> list[str]:
+    """Lower-case words; runs of CJK characters as overlapping pairs, each run's last alone too."""
+    words = []
+    for word in _WORDS.findall(text.casefold()):
+        if _CJK_RUN.match(word):
+            words += [word[i : i + 2] for i in range(len(word))]
+        else:
+            words.append(word)
+    return words
+
+
+def _query_words(query: str) -> list[str]:
+    """Words to look for: pairs of CJK characters (one alone only where the query is no longer),
+    and no stop words unless there is nothing else."""
+    words = [
+        word
+        for run in _WORDS.findall(query.casefold())
+        for word in (_words(run)[:-1] if len(run) > 1 and _CJK_RUN.match(run) else [run])
+    ]
+    telling = [word for word in words if word not in _STOPWORDS]
+    return list(dict.fromkeys(telling or words))
+
+
+def _indexed(text: str) -> str:
+    return " ".join(_words(text))

@@ -1,0 +1,112 @@
+"""The events of a run. The trace, the terminal and every other consumer read this one stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from localreact.types import Completion, Observation, Segment, Status, Timings, Turn, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """`enforced` is the grammar language that holds every turn, or empty: turns are only checked."""
+
+    run_id: str
+    question: str
+    protocol: str
+    model: str
+    fingerprint: str
+    enforced: str
+    chat_format: str
+    tools: tuple[str, ...]
+    settings: Mapping[str, Any]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarted:
+    """`prompt` holds what is new since the previous step; `tools`, `answer` and `insufficient` say
+    what the grammar of this turn admits; `closing` why tools are closed, if they are."""
+
+    step: int
+    prompt: tuple[Segment, ...]
+    tools: tuple[str, ...]
+    answer: bool
+    insufficient: bool
+    max_tokens: int
+    closing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A stretch of a field, as it is decoded. Not kept in traces: `TurnCompleted` has it all."""
+
+    step: int
+    field: Literal["thought", "tool", "arguments", "answer", "missing"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCompleted:
+    step: int
+    completion: Completion
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRead:
+    step: int
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRefused:
+    """A text that was no turn, or not a whole one. It goes into no later prompt."""
+
+    step: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted:
+    step: int
+    call_id: str
+    tool: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnded:
+    """`shown` is the observation as the model is shown it, where that is shorter."""
+
+    step: int
+    call_id: str
+    observation: Observation
+    seconds: float
+    shown: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    status: Status
+    answer: str | None
+    missing: str | None
+    reason: str
+    steps: int
+    usage: Usage
+    timings: Timings
+    seconds: float
+
+
+Event = (
+    RunStarted
+    | StepStarted
+    | TextDelta
+    | TurnCompleted
+    | TurnRead
+    | TurnRefused
+    | ToolStarted
+    | ToolEnded
+    | RunEnded
+)

@@ -1,0 +1,229 @@
+"""The values that travel between the parts: plain, frozen, without behaviour of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+JsonSchema = Mapping[str, Any]
+
+Author = Literal["sampled", "forced"]
+"""Who wrote a token of a turn: the model chose it, or the grammar left no choice."""
+
+StopReason = Literal["complete", "eog", "length", "deadline", "cancelled"]
+"""Why a completion ended: the turn is whole; the model ended it itself (end of generation);
+tokens ran out; time ran out; somebody asked for it."""
+
+Status = Literal[
+    "finished",
+    "insufficient",
+    "partial",
+    "max_steps",
+    "token_budget",
+    "deadline",
+    "context_overflow",
+    "stuck",
+    "protocol_loop",
+    "endpoint_error",
+    "cancelled",
+]
+"""How a run ended. `finished` is an answer that no limit forced."""
+
+
+# --- prompts -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of prompt text.
+
+    Text that isn't `trusted` (questions, tool output, retrieved text) never becomes a control
+    token. `tokens` are the ids that the model itself wrote; they are kept, not tokenized again.
+    """
+
+    text: str
+    trusted: bool = False
+    tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    segments: tuple[Segment, ...]
+
+    @property
+    def text(self) -> str:
+        return "".join(segment.text for segment in self.segments)
+
+
+# --- what a turn may be ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ToolExample:
+    """One worked use of a tool, from which the prompt's examples are made."""
+
+    question: str
+    thought: str
+    arguments: Mapping[str, Any]
+    result: str
+    conclusion: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """What a model is told of a tool, and what the grammar holds it to."""
+
+    name: str
+    description: str
+    parameters: JsonSchema
+    examples: tuple[ToolExample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSpec:
+    """The policy for the next turn, as data. Lengths are in characters.
+
+    The bounds close every string that the tool's own schema leaves open; a string that reached
+    one marks the turn as truncated.
+    """
+
+    tools: tuple[ToolSpec, ...] = ()
+    answer: bool = True
+    insufficient: bool = False
+    thought_min: int = 12
+    thought_max: int = 400
+    argument_max: int = 1000
+    answer_max: int = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class TurnGrammar:
+    """A TurnSpec rendered into one engine's language (`lark`, later `gbnf`, `regex`, …)."""
+
+    language: str
+    text: str
+
+
+# --- what a turn was ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """`truncated` names the strings that were closed by a bound of the TurnSpec."""
+
+    thought: str
+    tool: str
+    arguments: Mapping[str, Any]
+    truncated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The end of a run: an answer, or (`missing`) what stands in the way of one."""
+
+    thought: str
+    answer: str | None = None
+    missing: str | None = None
+    truncated: tuple[str, ...] = ()
+
+
+Turn = ToolCall | Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the runtime says after a tool call. `ok` is false when the call failed or wasn't made."""
+
+    tool: str
+    content: str
+    ok: bool = True
+    executed: bool = True
+
+
+# --- completing text ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a token is chosen. The defaults are greedy; `temperature` 0 ignores the rest.
+
+    `top_k` 0, `top_p` 1 and `min_p` 0 switch the respective truncation off. Truncation looks at
+    the unscaled logits, in the order top_k, top_p, min_p; the temperature comes last, as in llama.cpp.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`max_tokens` counts sampled and forced tokens; `deadline` is in `time.monotonic()` seconds."""
+
+    max_tokens: int
+    deadline: float | None = None
+    cancel: threading.Event | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Exact counters. `prompt` tokens = `reused` from the cache + those evaluated now."""
+
+    prompt: int = 0
+    reused: int = 0
+    sampled: int = 0
+    forced: int = 0
+    masks: int = 0
+
+    @property
+    def generated(self) -> int:
+        return self.sampled + self.forced
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt + other.prompt,
+            self.reused + other.reused,
+            self.sampled + other.sampled,
+            self.forced + other.forced,
+            self.masks + other.masks,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds: evaluating the prompt, generating, and (within generating) in the grammar."""
+
+    prompt_s: float = 0.0
+    generate_s: float = 0.0
+    constraint_s: float = 0.0
+
+    def __add__(self, other: Timings) -> Timings:
+        return Timings(
+            self.prompt_s + other.prompt_s,
+            self.generate_s + other.generate_s,
+            self.constraint_s + other.constraint_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of generated text by one author. `tokens` is empty where an endpoint gives no ids."""
+
+    author: Author
+    text: str
+    tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    text: str
+    stop: StopReason
+    tokens: tuple[int, ...] = ()
+    spans: tuple[Span, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    timings: Timings = field(default_factory=Timings)
