@@ -27,16 +27,19 @@ from localreact.types import ToolCall
 SUITE = Path(__file__).parent / "suites" / "first_light.jsonl"
 
 ARMS: dict[str, dict[str, Any]] = {
-    "as the model card says": {},
-    "finish as type, 1 example a tool": {"spelling": {}, "examples": 1},
-    "finish as type, 2 examples a tool": {"spelling": {}, "examples": 2},
-    "finish as tool, 1 example a tool": {"spelling": {"finish": "tool"}, "examples": 1},
     "finish as tool, 2 examples a tool": {"spelling": {"finish": "tool"}, "examples": 2},
-    "compact, 2 examples a tool": {"spelling": {"compact": True}, "examples": 2},
+    "finish as tool, 1 example a tool": {"spelling": {"finish": "tool"}, "examples": 1},
+    "finish as tool, no example": {"spelling": {"finish": "tool"}, "examples": 0},
+    "finish as type, 2 examples a tool": {"spelling": {}, "examples": 2},
+    "finish as type, 1 example a tool": {"spelling": {}, "examples": 1},
     "type first, 2 examples a tool": {"spelling": {"first": "type"}, "examples": 2},
-    "decision_summary, 2 examples a tool": {"spelling": {"thought": "decision_summary"}, "examples": 2},
-    "finish as type, no example": {"spelling": {}, "examples": 0},
+    "compact, 2 examples a tool": {"spelling": {"finish": "tool", "compact": True}, "examples": 2},
+    "decision_summary, 2 examples a tool": {
+        "spelling": {"finish": "tool", "thought": "decision_summary"},
+        "examples": 2,
+    },
 }
+MAX_TOKENS = 600  # of a run: enough for four turns; a model that rambles isn't waited for
 
 
 def is_right(answer: str | None, expected: list[str]) -> bool:
@@ -87,8 +90,9 @@ def main() -> None:
     table = Table("arm", "right answers", "right first tool", "tokens")
     results = []
     for name in options.arm or ARMS:
-        result = run_arm(Agent(endpoint, tools, **ARMS[name]), questions, name)
+        result = run_arm(Agent(endpoint, tools, max_tokens=MAX_TOKENS, **ARMS[name]), questions, name)
         results.append(result)
+        print(f"{name}: {result['right']} right, {result['right_tool']} right first tools", flush=True)
         total = result["questions"]
         table.add_row(name, f"{result['right']}/{total}", f"{result['right_tool']}/{total}", str(result["tokens"]))
     Console().print(table)

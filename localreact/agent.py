@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
@@ -25,11 +25,10 @@ from localreact.examples import examples_for
 from localreact.policy import Plan
 from localreact.protocols import Protocol, protocol
 from localreact.protocols.base import mark_truncated
-from localreact.run import Ending, Run, RunState
+from localreact.run import Ending, Run, Running, RunState
 from localreact.tools import Tool, Toolbox
 from localreact.trace.events import (
     Event,
-    RunEnded,
     RunStarted,
     StepStarted,
     TextDelta,
@@ -53,6 +52,10 @@ from localreact.types import (
     TurnGrammar,
     TurnSpec,
 )
+
+
+def _forget(event: Event) -> None:
+    """Where a run leaves no trace."""
 
 
 T = TypeVar("T")
@@ -124,6 +127,8 @@ class Agent:
 
     def _loop(self, state: RunState, transcript: context.Transcript, cancel: threading.Event) -> _Events[Ending]:
         while True:
+            if cancel.is_set():
+                return Ending("cancelled", "stopped between two turns")
             plan = policy.next_turn(state, self.budgets, self.toolbox.specs, self.evidence_gate)
             if isinstance(plan, Ending):
                 return plan
@@ -230,17 +235,16 @@ class Agent:
         Raises:
             TraceError: the trace can't be written.
         """
-        state = RunState(question)
-        ended: RunEnded | None = None
-        for event in self._stream(state, cancel):
-            if isinstance(event, RunEnded):
-                ended = event
-        assert ended is not None  # every stream ends so
-        return state.outcome(ended)
+        running = self.stream(question, cancel)
+        for _ in running:
+            pass
+        return running.outcome
 
-    def stream(self, question: str, cancel: threading.Event | None = None) -> Iterator[Event]:
-        """The events of a run as they happen; the last is RunEnded. Closing the iterator cancels the run."""
-        return self._stream(RunState(question), cancel)
+    def stream(self, question: str, cancel: threading.Event | None = None) -> Running:
+        """The events of a run as they happen; the last is RunEnded. Closing it cancels the run."""
+        state = RunState(question)
+        trace = self._trace_path(state)
+        return Running(state, self._stream(state, trace, cancel), trace)
 
     async def arun(self, question: str) -> Run:
         """`run` without blocking the event loop. Cancelling the task cancels the run."""
@@ -274,18 +278,18 @@ class Agent:
         finally:
             cancel.set()
 
-    def _stream(self, state: RunState, cancel: threading.Event | None) -> Iterator[Event]:
+    def _stream(
+        self, state: RunState, trace: Path | None, cancel: threading.Event | None
+    ) -> Generator[Event, None, None]:
         with ExitStack() as stack:
-            trace = stack.enter_context(TraceWriter(self._trace_path(state))) if self.trace else None
+            record = stack.enter_context(TraceWriter(trace)).write if trace else _forget
             events = stack.enter_context(closing(self._events(state, cancel or threading.Event())))
             try:
                 for event in events:
-                    if trace:
-                        trace.write(event)
+                    record(event)
                     yield event
             except GeneratorExit:  # nobody reads on
-                if trace:
-                    trace.write(state.ended(Ending("cancelled", "the stream was closed")))
+                record(state.ended(Ending("cancelled", "the stream was closed")))
                 raise
 
     def _events(self, state: RunState, cancel: threading.Event) -> Generator[Event, None, None]:
@@ -352,9 +356,10 @@ class Agent:
         room = self.endpoint.n_ctx - kept - self.endpoint.count(transcript.prompt)
         return shown(context.fit(observation.content, room, count))
 
-    def _trace_path(self, state: RunState) -> Path:
-        assert self.trace is not None
-        return self.trace / f"{state.run_id}.jsonl" if self.trace.is_dir() else self.trace
+    def _trace_path(self, state: RunState) -> Path | None:
+        if self.trace is None or not self.trace.is_dir():
+            return self.trace
+        return self.trace / f"{state.run_id}.jsonl"
 
     def close(self) -> None:
         """Free the model, if this agent loaded it."""

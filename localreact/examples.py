@@ -12,12 +12,15 @@ from localreact.types import JsonSchema, ToolExample, ToolSpec
 def examples_for(tools: tuple[ToolSpec, ...], per_tool: int) -> list[tuple[str, ToolExample]]:
     """Up to `per_tool` examples of each tool with its name, the tools taking turns.
 
+    Every other round goes through the tools backwards, so that no tool always follows another: a
+    small model copies the last order that it saw (measured: benchmarks/LOG.md).
+
     A tool without examples gets a plain one, if values that fit its schema can be made up.
     """
     return [
         (tool.name, example)
         for number in range(per_tool)
-        for tool in tools
+        for tool in (tools if (per_tool - number) % 2 else tools[::-1])
         for example in (tool.examples or _made_up(tool))[number : number + 1]
     ]
 
@@ -30,7 +33,7 @@ def _made_up(tool: ToolSpec) -> tuple[ToolExample, ...]:
     return (
         ToolExample(
             question=f"What does {tool.name} give" + (f" for {given}?" if given else "?"),
-            thought=f"I need to call {tool.name}.",
+            thought=f"I should use {tool.name}.",
             arguments=arguments,
             result=f"the result of {tool.name}",
             conclusion=f"{tool.name} gave a result.",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
-from localreact.trace.events import RunEnded
+from localreact.errors import UsageError
+from localreact.trace.events import Event, RunEnded
 from localreact.types import Completion, Observation, Status, Timings, Turn, Usage
 
 
@@ -113,3 +116,37 @@ class RunState:
             timings=ended.timings,
             seconds=ended.seconds,
         )
+
+
+class Running(Iterator[Event]):
+    """A run under way: iterate for its events; then `outcome` has the result.
+
+    `trace` is the file that the run is recorded in, if it is.
+    """
+
+    def __init__(self, state: RunState, events: Generator[Event, None, None], trace: Path | None) -> None:
+        self.run_id = state.run_id
+        self.trace = trace
+        self._state = state
+        self._events = events
+        self._ended: RunEnded | None = None
+
+    def __next__(self) -> Event:
+        event = next(self._events)
+        if isinstance(event, RunEnded):
+            self._ended = event
+        return event
+
+    @property
+    def outcome(self) -> Run:
+        """
+        Raises:
+            UsageError: the run hasn't ended.
+        """
+        if self._ended is None:
+            raise UsageError("the run hasn't ended", "Iterate over its events first.")
+        return self._state.outcome(self._ended)
+
+    def close(self) -> None:
+        """Stop the run, unless it has ended; its trace says so."""
+        self._events.close()

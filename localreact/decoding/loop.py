@@ -22,7 +22,7 @@ class _Stop(Exception):  # noqa: N818  (control flow, not an error)
 
 
 @dataclass
-class _Turn:
+class TurnText:
     """The turn so far: its tokens, their authors, and the text that is complete UTF-8."""
 
     pieces: Sequence[bytes]
@@ -69,7 +69,7 @@ def decode(
     started = time.perf_counter()
     constraint = 0.0
     vocab = session.model.vocab
-    turn = _Turn(vocab.pieces)
+    turn = TurnText(vocab.pieces)
     reused = session.rewind_to(ids)
     pending: list[int] = list(ids[reused:])
     prompt_ready: float | None = None

@@ -60,8 +60,7 @@ class Sampler:
         s = self.sampling
         scores = logits
         if s.temperature > 0:
-            noise = -np.log(self._random.standard_exponential(len(logits), dtype=np.float32))
-            scores = logits / np.float32(s.temperature) + noise
+            scores = logits / np.float32(s.temperature) + self._gumbel(len(logits))
         if self._candidate_first and (s.temperature == 0 or s.top_p >= 1):
             candidate = int(scores.argmax())
             if constraint.allows(candidate) and (s.temperature == 0 or self._survives(candidate, logits)):
@@ -76,6 +75,12 @@ class Sampler:
         if s.temperature > 0:
             legal = truncate(np.where(legal, logits, -np.inf), s)
         return int(np.where(legal, scores, -np.inf).argmax())
+
+    def _gumbel(self, n: int) -> Scores:
+        # In double precision: single-precision draws are exactly 0 once in millions, which makes a
+        # noise of infinity, and a vocabulary has many tokens.
+        draws = np.maximum(self._random.standard_exponential(n), np.finfo(np.float64).tiny)
+        return (-np.log(draws)).astype(np.float32)
 
     def _survives(self, token: int, logits: Scores) -> bool:
         """Whether the token is inside top_k and min_p of the raw logits (then it is inside the

@@ -94,6 +94,10 @@ class Session:
         parameters.n_seq_max = 1
         parameters.n_threads = parameters.n_threads_batch = n_threads
         parameters.no_perf = True
+        # On CPUs flash attention makes logits depend on how a prompt was split (by up to 0.65 on
+        # SmolLM2), and so a run on what ran before it. Without it they are the same to the bit; reading
+        # a prompt takes 14% longer, generating the same (benchmarks/LOG.md).
+        parameters.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
         backend.forget_log()
         self.handle = llama.llama_init_from_model(model.handle, parameters)
         if not self.handle:

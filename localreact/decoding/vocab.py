@@ -96,7 +96,7 @@ class Vocab:
                         run.append(part)
                     else:
                         flush()
-                        if not (token == self.bos and ids == [self.bos]):  # a template may write it too
+                        if not (self.add_bos and token == self.bos and ids == [self.bos]):  # a template may write it too
                             ids.append(token)
             else:
                 run.append(segment.text)

@@ -99,7 +99,7 @@ _SPELLINGS = str.maketrans({"×": "*", "÷": "/", "−": "-", "·": "*", "（": 
     examples=[
         ToolExample(
             question="What is 12*4+7?",
-            thought="I need to compute 12*4+7.",
+            thought="I should use the calculator.",
             arguments={"expression": "12*4+7"},
             result="55",
             conclusion="The result is 55.",
@@ -107,7 +107,7 @@ _SPELLINGS = str.maketrans({"×": "*", "÷": "/", "−": "-", "·": "*", "（": 
         ),
         ToolExample(
             question="A box holds 6 eggs. How many eggs are in 15 boxes?",
-            thought="I need to compute 15*6.",
+            thought="I should use the calculator.",
             arguments={"expression": "15*6"},
             result="90",
             conclusion="The result is 90.",

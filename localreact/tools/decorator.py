@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,8 +65,10 @@ def tool(
         ToolDefinitionError: a hint is missing, or a parameter can't be expressed as JSON.
     """
 
+    namespace = sys._getframe(1).f_locals  # hints may name what is local to where the tool is defined
+
     def make(f: Callable[..., Any]) -> Tool:
-        return _from_function(f, name, description, examples)
+        return _from_function(f, name, description, examples, namespace)
 
     return make if function is None else make(function)
 
@@ -82,7 +85,8 @@ class _NoTitles(GenerateJsonSchema):
 
 
 def _from_function(
-    function: Callable[..., Any], name: str | None, description: str | None, examples: Sequence[ToolExample]
+    function: Callable[..., Any], name: str | None, description: str | None, examples: Sequence[ToolExample],
+    namespace: Mapping[str, Any],
 ) -> Tool:
     name = name or getattr(function, "__name__", "")
     if inspect.iscoroutinefunction(function):
@@ -90,11 +94,11 @@ def _from_function(
     documentation = docstring_parser.parse(inspect.getdoc(function) or "")
     described = {p.arg_name: p.description for p in documentation.params}
     try:
-        hints = typing.get_type_hints(function, include_extras=True)
+        hints = typing.get_type_hints(function, localns=dict(namespace), include_extras=True)
     except NameError as error:
         raise ToolDefinitionError(
             f"tool {name!r}: a type hint names something unknown: {error}",
-            "Hints must be importable from the module that defines the tool.",
+            "Define it before the tool, where the tool can see it.",
         ) from error
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():

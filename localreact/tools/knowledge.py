@@ -15,7 +15,7 @@ from localreact.types import ToolExample
 SUFFIXES = (".md", ".markdown", ".txt", ".rst")
 PASSAGE = 500  # characters that a search hit shows at most
 PAGE = 3000  # characters that a lookup shows at most
-HITS = 2
+HITS = 1  # a small model answers from the wrong one of two (benchmarks/LOG.md)
 
 _CJK = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
 _WORDS = re.compile(rf"[{_CJK}]+|[^\W{_CJK}]+")
@@ -100,18 +100,20 @@ class KnowledgeBase:
             examples=[
                 ToolExample(
                     question="Who built the Harrow lighthouse?",
-                    thought="I need to find who built the Harrow lighthouse.",
+                    thought="I should search for Harrow lighthouse.",
                     arguments={"query": "Harrow lighthouse"},
-                    result="Harrow lighthouse: The Harrow lighthouse was built by Jonas Pell in 1871. It is 40 metres high.",
-                    conclusion="The result says that Jonas Pell built it.",
+                    result="Harrow lighthouse: The Harrow lighthouse is 40 metres high. "
+                    "It was built by Jonas Pell in 1871.",
+                    conclusion="The result says that Jonas Pell built the Harrow lighthouse.",
                     answer="Jonas Pell",
                 ),
                 ToolExample(
                     question="What is the population of Fennel Bay?",
-                    thought="I need to find the population of Fennel Bay.",
+                    thought="I should search for Fennel Bay.",
                     arguments={"query": "Fennel Bay"},
-                    result="Fennel Bay: Fennel Bay is a harbour town. Its population is 900. It was founded in 1702.",
-                    conclusion="The result says that the population is 900.",
+                    result="Fennel Bay: Fennel Bay is a harbour town. Its population is 900. "
+                    "It was founded in 1702.",
+                    conclusion="The result says that the population of Fennel Bay is 900.",
                     answer="900",
                 ),
             ]
@@ -129,7 +131,7 @@ class KnowledgeBase:
             examples=[
                 ToolExample(
                     question="What does the page on Fennel Bay say?",
-                    thought="I need to read the page on Fennel Bay.",
+                    thought="I should read the page on Fennel Bay.",
                     arguments={"title": "Fennel Bay"},
                     result="Fennel Bay is a harbour town of 900 people.",
                     conclusion="The page says that it is a harbour town.",

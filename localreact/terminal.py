@@ -1,0 +1,165 @@
+"""A run on a terminal: everything goes to stderr while it happens, the answer alone to stdout."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.status import Status
+
+from localreact.run import Run
+from localreact.trace.events import Event, RunEnded, StepStarted, TextDelta, ToolEnded, TurnRefused
+from localreact.types import Finish, ToolCall
+
+STYLES = {"thought": "cyan", "action": "yellow", "observation": "green", "missing": "magenta"}
+SHOWN_OBSERVATION = 1000  # characters; the trace has it all
+
+# What a terminal would obey: escape sequences in tool output or in an answer must not move cursors.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Text with control characters (and those that reorder text) replaced by U+FFFD."""
+    return _CONTROL.sub("\ufffd", text)
+
+
+class TerminalView:
+    """Feed it events. `quiet` leaves the answer only; `answer_out` None leaves that out too."""
+
+    def __init__(self, answer_out: TextIO | None, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
+        self._out = answer_out
+        self._open = ""  # the field that is being written on the current line
+        self._waiting: Status | None = None
+        self._answer_written = False
+
+    def show(self, event: Event) -> None:
+        match event:
+            case StepStarted():
+                self._wait()
+            case TextDelta(field="answer", text=text):
+                self._begin("answer", "")
+                self._write_answer(text)
+            case TextDelta(field="tool", text=text):
+                self._begin("action", "Action: ")
+                self._print(text + " ", "action")
+            case TextDelta(field="arguments", text=text):
+                self._print(text, "action")
+            case TextDelta(field="missing", text=text):
+                self._begin("missing", "Missing: ")
+                self._print(text, "missing")
+            case TextDelta(field="thought", text=text):
+                self._begin("thought", "Thought: ")
+                self._print(text, "thought")
+            case TurnRefused(problem=problem):
+                self._begin("", "")
+                self._print(f"Not a turn: {problem}\n", "observation")
+            case ToolEnded(observation=observation, shown=shown):
+                self._begin("observation", "Observation: ")
+                text = shown if shown is not None else observation.content
+                cut = " …" if len(text) > SHOWN_OBSERVATION else ""
+                self._print(text[:SHOWN_OBSERVATION] + cut, "observation")
+            case RunEnded():
+                self._begin("", "")
+                if event.answer is not None and not self._answer_written:
+                    self._write_answer(event.answer)
+                if self._answer_written and self._out:
+                    self._out.write("\n")
+                    self._out.flush()
+                self._print(summary(event) + "\n", None, style="bold" if event.status == "finished" else "bold red")
+
+    def close(self) -> None:
+        """Take down what is still on show. Safe to call at any time."""
+        if self._waiting:
+            self._waiting.stop()
+            self._waiting = None
+
+    def _wait(self) -> None:
+        self._begin("", "")
+        if self._console.is_terminal and not self._console.quiet:
+            self._waiting = self._console.status("reading")
+            self._waiting.start()
+
+    def _begin(self, field: str, label: str) -> None:
+        """Open a new line for a field, unless it is already open."""
+        self.close()
+        if field and field == self._open:
+            return
+        if self._open and self._open != "answer":
+            self._console.print()
+        self._open = field
+        if label:
+            self._print(label, field, bold=True)
+
+    def _print(self, text: str, field: str | None, *, bold: bool = False, style: str = "") -> None:
+        style = style or STYLES.get(field or "", "")
+        self._console.print(
+            printable(text), end="", style=f"bold {style}" if bold else style, markup=False, highlight=False
+        )
+
+    def _write_answer(self, text: str) -> None:
+        self._answer_written = True
+        if self._out:
+            self._out.write(printable(text) if self._out.isatty() else text)
+            self._out.flush()
+
+
+def summary(ended: RunEnded) -> str:
+    """One line: how the run ended and what it took."""
+    usage, timings = ended.usage, ended.timings
+    parts = [
+        ended.status,
+        f"{ended.steps} step{'s' * (ended.steps != 1)}",
+        f"{usage.generated} tokens ({usage.forced} forced)",
+    ]
+    if timings.generate_s > 0 and usage.generated:
+        parts.append(f"{usage.generated / timings.generate_s:.0f} tokens/s")
+    parts.append(f"{ended.seconds:.1f} s")
+    line = " · ".join(parts)
+    return f"{line}\n{ended.reason}" if ended.reason and ended.status != "finished" else line
+
+
+def as_json(run: Run, model: str, protocol: str, trace: Path | None) -> dict[str, Any]:
+    """The document that `--json` prints. Fields are only ever added."""
+    steps = []
+    for step in run.steps:
+        record: dict[str, Any] = {"step": step.number}
+        if isinstance(step.turn, ToolCall):
+            record |= {"thought": step.turn.thought, "tool": step.turn.tool, "arguments": dict(step.turn.arguments)}
+        elif isinstance(step.turn, Finish):
+            record |= {"thought": step.turn.thought, "answer": step.turn.answer, "missing": step.turn.missing}
+        if step.observation:
+            record |= {"observation": step.observation.content, "ok": step.observation.ok}
+        if step.problem:
+            record["problem"] = step.problem
+        steps.append(record)
+    usage, timings = run.usage, run.timings
+    return {
+        "run_id": run.run_id,
+        "question": run.question,
+        "status": run.status,
+        "answer": run.answer,
+        "missing": run.missing,
+        "reason": run.reason,
+        "steps": steps,
+        "usage": {
+            "prompt": usage.prompt,
+            "reused": usage.reused,
+            "sampled": usage.sampled,
+            "forced": usage.forced,
+            "masks": usage.masks,
+        },
+        "seconds": round(run.seconds, 3),
+        "tokens_per_second": round(usage.generated / timings.generate_s, 1) if timings.generate_s else None,
+        "model": model,
+        "protocol": protocol,
+        "trace": str(trace) if trace else None,
+    }
+
+
+def print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document, ensure_ascii=False, indent=2), file=sys.stdout, flush=True)

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from localreact.decoding.loop import TurnText
+from localreact.endpoints.llama import LlamaEndpoint
+from localreact.protocols import JsonProtocol
+from localreact.types import (
+    Completion,
+    Limits,
+    Prompt,
+    Sampling,
+    Segment,
+    Span,
+    ToolCall,
+    ToolSpec,
+    TurnGrammar,
+    TurnSpec,
+)
+
+ECHO = ToolSpec(
+    "echo",
+    "Say it again.",
+    {
+        "type": "object",
+        "properties": {"text": {"type": "string"}},
+        "required": ["text"],
+        "additionalProperties": False,
+    },
+)
+PROMPT = Prompt((Segment("Say hello."),))
+
+
+def complete(
+    endpoint: LlamaEndpoint, grammar: TurnGrammar, limits: Limits, sampling: Sampling = Sampling(), prompt: Prompt = PROMPT
+) -> tuple[list[Span], Completion]:
+    generator, spans = endpoint.complete(prompt, grammar, limits, sampling), []
+    while True:
+        try:
+            spans.append(next(generator))
+        except StopIteration as finished:
+            return spans, finished.value
+
+
+def turn_grammar(spec: TurnSpec = TurnSpec(tools=(ECHO,), answer=False)) -> TurnGrammar:
+    return JsonProtocol().grammar(spec, "lark")
+
+
+def test_decoding_stops_at_the_last_byte_of_the_turn(smollm2: LlamaEndpoint) -> None:
+    spans, completion = complete(smollm2, turn_grammar(), Limits(400))
+    assert completion.stop == "complete"
+    assert completion.text.endswith("}}")
+    assert isinstance(JsonProtocol().parse(completion.text), ToolCall)
+    assert "".join(span.text for span in spans) == completion.text
+    assert "".join(span.text for span in completion.spans) == completion.text
+    usage = completion.usage
+    assert usage.generated == len(completion.tokens)
+    assert usage.forced == sum(len(span.tokens) for span in completion.spans if span.author == "forced")
+    assert usage.forced >= 15  # the tool's name, keys and quotes cost no sampling
+
+
+def test_forced_tokens_are_evaluated_in_one_batch_with_their_neighbours(smollm2: LlamaEndpoint) -> None:
+    calls: list[int] = []
+    session = smollm2._session
+    plain = session._decode
+
+    def counting(ids: Sequence[int], last: bool) -> None:
+        calls.append(len(ids))
+        plain(ids, last)
+
+    session._decode = counting  # type: ignore[method-assign]
+    try:
+        _, completion = complete(smollm2, turn_grammar(), Limits(400), prompt=Prompt((Segment("Batches, please."),)))
+    finally:
+        del session._decode  # type: ignore[attr-defined]
+    # One call for the prompt with the first forced tokens, then one for each sampled token but the
+    # last ones, whatever was forced in between.
+    assert len(calls) <= completion.usage.sampled + 1
+    assert sum(calls) <= completion.usage.prompt + completion.usage.generated
+
+
+def test_only_what_is_new_is_evaluated(smollm2: LlamaEndpoint) -> None:
+    _, first = complete(smollm2, turn_grammar(), Limits(400))
+    longer = Prompt((*PROMPT.segments, Segment(first.text, tokens=first.tokens), Segment(" And again.")))
+    held = len(smollm2._session.tokens)
+    _, second = complete(smollm2, turn_grammar(), Limits(400), prompt=longer)
+    assert second.usage.reused == held
+    assert second.usage.prompt - second.usage.reused == smollm2.count(longer) - held
+
+
+def test_the_ends_are_told_apart(smollm2: LlamaEndpoint) -> None:
+    assert complete(smollm2, turn_grammar(), Limits(10))[1].stop == "length"
+    assert complete(smollm2, turn_grammar(), Limits(400, deadline=time.monotonic()))[1].stop == "deadline"
+    cancel = threading.Event()
+    cancel.set()
+    assert complete(smollm2, turn_grammar(), Limits(400, cancel=cancel))[1].stop == "cancelled"
+
+
+def test_an_abandoned_completion_leaves_the_endpoint_usable(smollm2: LlamaEndpoint) -> None:
+    generator = smollm2.complete(PROMPT, turn_grammar(), Limits(400), Sampling())
+    next(generator)
+    generator.close()
+    assert complete(smollm2, turn_grammar(), Limits(400))[1].stop == "complete"
+
+
+def test_characters_split_across_tokens_come_out_whole(tiny: LlamaEndpoint) -> None:
+    pieces = tiny._model.vocab.pieces
+    byte = {piece[0]: token for token, piece in enumerate(pieces) if len(piece) == 1}
+    ids = [byte[b] for b in "日本".encode()]
+    written = TurnText(pieces)
+    assert [written.add(part, "sampled").text for part in (ids[:2], ids[2:4], ids[4:])] == ["", "日", "本"]
+    assert written.finish() is None
+    assert [(span.text, span.tokens) for span in written.spans] == [("日本", tuple(ids))]
+
+
+def test_a_character_that_never_becomes_whole_is_marked(tiny: LlamaEndpoint) -> None:
+    pieces = tiny._model.vocab.pieces
+    written = TurnText(pieces)
+    assert written.add([pieces.index(b"\xe6")], "forced").text == ""
+    rest = written.finish()
+    assert rest is not None
+    assert rest.text == "\ufffd"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_same_seed_gives_the_same_turn(smollm2: LlamaEndpoint, temperature: float) -> None:
+    sampling = Sampling(temperature=temperature, seed=7)
+    fresh = Prompt((Segment("Something quite different."),))
+    turns = []
+    for _ in range(2):
+        complete(smollm2, turn_grammar(), Limits(5), prompt=fresh)  # so that both start from the same memory
+        turns.append(complete(smollm2, turn_grammar(), Limits(200), sampling)[1].tokens)
+    assert turns[0] == turns[1]

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from localreact.decoding import backend
+from localreact.endpoints.cards import cards
+from localreact.endpoints.llama import LlamaEndpoint, fingerprint
+from localreact.endpoints.resolve import open_endpoint
+from localreact.errors import GrammarError, LocalReactError, MissingPartError, ModelError
+from localreact.types import Limits, Prompt, Sampling, Segment, TurnGrammar
+from tests.tiny import write_tiny_gguf
+
+
+def test_a_missing_model_is_named_with_what_to_do() -> None:
+    with pytest.raises(MissingPartError, match=r"no model 'nothing.gguf'.*\n.*smollm2"):
+        open_endpoint("nothing.gguf")
+
+
+def test_a_truncated_file_is_an_error(tiny_gguf: Path, tmp_path: Path) -> None:
+    for size in (5, 1000, 60_000):
+        cut = tmp_path / f"cut{size}.gguf"
+        cut.write_bytes(tiny_gguf.read_bytes()[:size])
+        with pytest.raises(ModelError, match="can't be loaded"):
+            LlamaEndpoint(cut)
+
+
+def test_a_text_file_named_gguf_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "notes.gguf"
+    path.write_text("Not a model.")
+    with pytest.raises(ModelError, match="is not a GGUF file"):
+        LlamaEndpoint(path)
+
+
+def test_a_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="is a folder"):
+        LlamaEndpoint(tmp_path)
+
+
+def test_without_llama_cpp_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    backend.load.cache_clear()
+    try:
+        with pytest.raises(MissingPartError, match=r"pip install 'localreact\[local\]'"):
+            backend.load()
+    finally:
+        monkeypatch.undo()
+        backend.load.cache_clear()
+
+
+def test_a_model_without_a_chat_template_gets_a_plain_transcript_and_one_notice(tmp_path: Path) -> None:
+    endpoint = LlamaEndpoint(write_tiny_gguf(tmp_path / "bare.gguf"))
+    assert endpoint.chat.name == "plain transcript"
+    assert len(endpoint.notices) == 1
+    assert "plain transcript" in endpoint.notices[0]
+    endpoint.close()
+
+
+def test_a_hostile_template_is_not_run(tmp_path: Path) -> None:
+    template = "{{ ''.__class__.__base__.__subclasses__() }}"
+    endpoint = LlamaEndpoint(write_tiny_gguf(tmp_path / "hostile.gguf", chat_template=template))
+    assert endpoint.chat.name == "plain transcript"
+    assert "can't be used" in endpoint.notices[0]
+    endpoint.close()
+
+
+def test_every_card_is_whole() -> None:
+    for card in cards().values():
+        assert card.source
+        assert card.licence
+        assert len(card.sha256) == 64
+
+
+def test_the_card_recognises_its_own_model_file(smollm2: LlamaEndpoint, tmp_path: Path) -> None:
+    copy = tmp_path / "renamed.gguf"
+    shutil.copy(cards()["smollm2"].path(), copy)
+    endpoint = LlamaEndpoint(copy, n_ctx=256)
+    assert endpoint.card == smollm2.card
+    assert endpoint.name == "renamed.gguf"
+    assert endpoint.fingerprint == smollm2.fingerprint
+    endpoint.close()
+
+
+def test_fingerprints_tell_files_apart(tmp_path: Path, tiny_gguf: Path) -> None:
+    other = write_tiny_gguf(tmp_path / "other.gguf", seed=1)
+    assert fingerprint(other) != fingerprint(tiny_gguf)
+
+
+def test_a_grammar_that_does_not_compile_is_an_error_before_anything_is_decoded(tiny: LlamaEndpoint) -> None:
+    broken = TurnGrammar("lark", 'start: "a" undefined_rule')
+    with pytest.raises(GrammarError, match="can't be compiled"):
+        next(tiny.complete(Prompt((Segment("x"),)), broken, Limits(5), Sampling()))
+
+
+def test_no_grammar_means_no_decoding(tiny: LlamaEndpoint) -> None:
+    with pytest.raises(GrammarError):
+        next(tiny.complete(Prompt((Segment("x"),)), None, Limits(5), Sampling()))
+
+
+def test_control_tokens_are_never_legal_inside_a_string(smollm2: LlamaEndpoint, tiny: LlamaEndpoint) -> None:
+    grammar = TurnGrammar("lark", 'start: "\\"" /[^"]{0,100}/ "\\""')
+    for endpoint in (smollm2, tiny):
+        vocab = endpoint._model.vocab
+        matcher = endpoint._engine.start(grammar)
+        matcher.accept(vocab.encode([Segment('"')]))
+        legal = matcher.mask()
+        for token in vocab.control | vocab.markers:
+            assert not legal[token]
+            assert not matcher.allows(token)
+
+
+def test_a_fork_goes_its_own_way(tiny: LlamaEndpoint) -> None:
+    matcher = tiny._engine.start(TurnGrammar("lark", 'start: "a" ("b" | "c")'))
+    vocab = tiny._model.vocab
+    matcher.accept(vocab.encode([Segment("a")]))
+    twin = matcher.fork()
+    twin.accept(vocab.encode([Segment("b")]))
+    assert twin.done
+    assert not matcher.done
+    with pytest.raises(GrammarError):
+        matcher.accept(vocab.encode([Segment("x")]))
+
+
+def test_errors_say_what_to_do_next() -> None:
+    error = LocalReactError("it broke", "mend it")
+    assert str(error) == "it broke\nmend it"
+
+

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from localreact.trace.jsonl import read_trace
+
+ENVIRONMENT = {**os.environ, "NO_COLOR": "1"}
+
+
+def localreact(
+    *arguments: str, stdin: str | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "localreact", *arguments],
+        capture_output=True,
+        text=True,
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        env={**ENVIRONMENT, **(env or {})},
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_answer_alone_goes_to_stdout(tmp_path: Path) -> None:
+    trace = tmp_path / "run.jsonl"
+    done = localreact("run", "What is 3*45+2*12?", "--trace", str(trace))
+    assert (done.returncode, done.stdout) == (0, "159\n")
+    assert "Thought: " in done.stderr
+    assert "Action: calculator" in done.stderr
+    assert "Observation: 159" in done.stderr
+    assert "finished · 2 steps · " in done.stderr
+    assert "tokens/s" in done.stderr
+    assert "\x1b" not in done.stderr
+    assert read_trace(trace)[-1]["status"] == "finished"
+
+
+def test_json_prints_one_document_and_a_question_may_come_from_stdin() -> None:
+    done = localreact("run", "-", "--json", "--quiet", stdin="What is 3*45+2*12?\n")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
+    assert (document["status"], document["answer"]) == ("finished", "159")
+    assert document["steps"][0]["tool"] == "calculator"
+    assert document["steps"][0]["observation"] == "159"
+    assert document["usage"]["forced"] > 0
+    assert read_trace(Path(document["trace"]))[-1]["event"] == "RunEnded"
+
+
+def test_documents_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "quarl.md").write_text("# Quarl\n\nQuarl is a green fruit that grows in Tarn.")
+    done = localreact("run", "What is Quarl?", "--docs", str(tmp_path), "-T", "search", "--json", "--quiet")
+    assert done.returncode == 0
+    assert "green fruit" in json.loads(done.stdout)["steps"][0]["observation"]
+    assert done.stderr == ""
+
+
+def test_a_run_that_ends_otherwise_exits_with_1() -> None:
+    done = localreact("run", "What is 3*45+2*12?", "--max-steps", "1", "--quiet")
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "x", "-m", "nowhere.gguf"], "there is no model 'nowhere.gguf'"),
+        (["run", "x", "-T", "hammer"], "there is no tool 'hammer'"),
+        (["run", "x", "--docs", "nowhere"], "there is no folder nowhere"),
+        (["run", "x", "--trace", "/proc/nowhere/run.jsonl"], "can't be written"),
+        (["run", "x", "--trace", "/"], "is a folder"),
+        (["run", "x", "--max-steps", "0"], "max_steps must be at least 1"),
+        (["run", "x", "--temp", "-1"], "temperature must be 0 or more"),
+        (["run", "x", "--colour"], "No such option"),
+        (["run", "x", "--max-steps", "many"], "--max-steps"),
+        (["run", ""], "the question is empty"),
+        (["run"], "the question is empty"),
+        (["jump"], "No such command"),
+    ],
+)
+def test_wrong_use_exits_with_2_and_a_message(arguments: list[str], message: str) -> None:
+    done = localreact(*arguments)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broken_model_file_exits_with_2(tmp_path: Path, tiny_gguf: Path) -> None:
+    text = tmp_path / "text.gguf"
+    text.write_text("Not a model.")
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(tiny_gguf.read_bytes()[:5000])
+    for path, message in ((text, "is not a GGUF file"), (cut, "can't be loaded")):
+        done = localreact("run", "x", "-m", str(path))
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_context_too_small_for_the_system_prompt_is_said(tmp_path: Path) -> None:
+    trace = tmp_path / "run.jsonl"
+    done = localreact("run", "What is 3*45+2*12?", "--ctx", "256", "--trace", str(trace))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "context_overflow" in done.stderr
+    assert "the context holds 256" in done.stderr
+    assert read_trace(trace)[-1]["status"] == "context_overflow"
+
+
+def test_a_model_that_knows_nothing_ends_well(tiny_gguf: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "run.jsonl"
+    done = localreact("run", "x", "-m", str(tiny_gguf), "--temp", "1", "--max-tokens", "300", "--trace", str(trace))
+    assert done.returncode in (0, 1)
+    assert "Traceback" not in done.stderr
+    assert read_trace(trace)[-1]["event"] == "RunEnded"
+
+
+def test_ctrl_c_in_mid_run_closes_the_trace(tmp_path: Path) -> None:
+    tools = tmp_path / "slow.py"
+    tools.write_text(
+        "import time\nfrom localreact import tool\n"
+        "@tool\ndef wait(seconds: int) -> str:\n    'Wait.'\n    time.sleep(60)\n    return 'done'\n"
+    )
+    trace = tmp_path / "run.jsonl"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "localreact", "run", "Wait a second.", "-T", str(tools), "--trace", str(trace)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not (trace.exists() and "ToolStarted" in trace.read_text()):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)  # the first one cancels politely, the second interrupts the tool
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, output) == (1, "")
+    assert "cancelled" in errors
+    assert "Traceback" not in errors
+    assert read_trace(trace)[-1]["status"] == "cancelled"
+
+
+def test_help_and_version() -> None:
+    assert localreact("--version").stdout.startswith("localreact 0.")
+    text = localreact("run", "--help").stdout
+    for option in ("--model", "--docs", "--tool", "--max-steps", "--deadline", "--json", "--trace", "--quiet"):
+        assert option in text
+    assert localreact().returncode == 2
+
+
+def test_escape_sequences_in_tool_output_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "evil.md").write_text("# Quarl\n\nQuarl is \x1b[31mred\x1b]0;title\x07 and \u202egnol.")
+    done = localreact("run", "What is Quarl?", "--docs", str(tmp_path), "-T", "search")
+    assert "\x1b" not in done.stderr
+    assert "\u202e" not in done.stderr
