@@ -94,7 +94,9 @@ def main() -> None:
         results.append(result)
         print(f"{name}: {result['right']} right, {result['right_tool']} right first tools", flush=True)
         total = result["questions"]
-        table.add_row(name, f"{result['right']}/{total}", f"{result['right_tool']}/{total}", str(result["tokens"]))
+        table.add_row(
+            name, f"{result['right']}/{total}", f"{result['right_tool']}/{total}", str(result["tokens"])
+        )
     Console().print(table)
     if options.json:
         document = {"model": endpoint.fingerprint, "split": options.split, "arms": results}

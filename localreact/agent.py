@@ -20,7 +20,7 @@ from localreact.budgets import SHORTEST_TURN, Budgets
 from localreact.decoding import samplers
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.resolve import DEFAULT_MODEL, open_endpoint
-from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ProtocolError
+from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ProtocolError, TraceError
 from localreact.examples import examples_for
 from localreact.policy import Plan
 from localreact.protocols import Protocol, protocol
@@ -125,7 +125,9 @@ class Agent:
 
     # --- the loop
 
-    def _loop(self, state: RunState, transcript: context.Transcript, cancel: threading.Event) -> _Events[Ending]:
+    def _loop(
+        self, state: RunState, transcript: context.Transcript, cancel: threading.Event
+    ) -> _Events[Ending]:
         while True:
             if cancel.is_set():
                 return Ending("cancelled", "stopped between two turns")
@@ -135,7 +137,7 @@ class Agent:
             completion = yield from self._evaluate(state, transcript, plan, cancel)
             if completion.stop in ("deadline", "cancelled"):
                 state.add(completion)
-                return Ending(completion.stop, "stopped in the middle of a turn")  # type: ignore[arg-type]
+                return Ending(completion.stop, "stopped in the middle of a turn")
             turn = yield from self._read(state, transcript, plan, completion)
             if turn is None:
                 continue
@@ -206,7 +208,12 @@ class Agent:
         return turn
 
     def _act(
-        self, state: RunState, transcript: context.Transcript, completion: Completion, turn: Turn, problem: str
+        self,
+        state: RunState,
+        transcript: context.Transcript,
+        completion: Completion,
+        turn: Turn,
+        problem: str,
     ) -> _Events[None]:
         """Execute a call, at most once, and put the observation where the model reads on."""
         step = len(state.steps) + 1
@@ -288,8 +295,13 @@ class Agent:
                 for event in events:
                     record(event)
                     yield event
+            except TraceError:
+                raise
             except GeneratorExit:  # nobody reads on
                 record(state.ended(Ending("cancelled", "the stream was closed")))
+                raise
+            except BaseException as error:  # a bug, here or in a tool's types: the trace still ends
+                record(state.ended(Ending("endpoint_error", f"{type(error).__name__}: {error}")))
                 raise
 
     def _events(self, state: RunState, cancel: threading.Event) -> Generator[Event, None, None]:
@@ -368,5 +380,7 @@ class Agent:
     def __enter__(self) -> Agent:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         self.close()

@@ -51,8 +51,12 @@ def _common(
 
 @app.command()
 def run(
-    question: Annotated[str | None, typer.Argument(help="What to answer; without it, or as -, standard input.")] = None,
-    model: Annotated[str, typer.Option("-m", "--model", help="A model's name, or a GGUF file.")] = DEFAULT_MODEL,
+    question: Annotated[
+        str | None, typer.Argument(help="What to answer; without it, or as -, standard input.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option("-m", "--model", help="A model's name, or a GGUF file.")
+    ] = DEFAULT_MODEL,
     docs: Annotated[
         Path | None, typer.Option(help="Folder of text or Markdown files for search and lookup.")
     ] = None,
@@ -66,18 +70,24 @@ def run(
         ),
     ] = None,
     max_steps: Annotated[int, typer.Option(help="Turns at most; the last can only finish.")] = 8,
-    max_tokens: Annotated[int, typer.Option(help="Tokens to generate at most, in all turns together.")] = 4096,
+    max_tokens: Annotated[
+        int, typer.Option(help="Tokens to generate at most, in all turns together.")
+    ] = 4096,
     deadline: Annotated[float | None, typer.Option(help="Seconds at most.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers (with --temp).")] = 0,
     temp: Annotated[float, typer.Option(help="Temperature; 0 is greedy.")] = 0.0,
-    ctx: Annotated[int | None, typer.Option(help="Tokens of context. Default: as the model card says.")] = None,
+    ctx: Annotated[
+        int | None, typer.Option(help="Tokens of context. Default: as the model card says.")
+    ] = None,
     evidence_gate: Annotated[
         bool,
         typer.Option(
             "--evidence-gate/--no-evidence-gate", help="Admit an answer only after a tool has given a result."
         ),
     ] = True,
-    as_document: Annotated[bool, typer.Option("--json", help="Print the whole run as one JSON document.")] = False,
+    as_document: Annotated[
+        bool, typer.Option("--json", help="Print the whole run as one JSON document.")
+    ] = False,
     trace: Annotated[
         Path | None, typer.Option(help="Write the trace here. Default: a file in the user's state folder.")
     ] = None,
@@ -141,7 +151,9 @@ def _follow(agent: Agent, question: str, view: TerminalView, as_document: bool) 
 def _question(argument: str | None) -> str:
     if argument is None or argument == "-":
         if sys.stdin is None or sys.stdin.isatty():
-            raise UsageError("no question given", 'Write it: localreact run "What is 3*45+2*12?", or pipe it in.')
+            raise UsageError(
+                "no question given", 'Write it: localreact run "What is 3*45+2*12?", or pipe it in.'
+            )
         argument = sys.stdin.buffer.read().decode("utf-8", "replace")
     if not argument.strip():
         raise UsageError("the question is empty", 'Write it: localreact run "What is 3*45+2*12?"')
@@ -172,5 +184,3 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-
-

@@ -52,7 +52,10 @@ class Transcript:
 
 
 def opening(
-    chat: ChatFormat, protocol: Protocol, system: Iterable[Segment], examples: Iterable[tuple[str, ToolExample]]
+    chat: ChatFormat,
+    protocol: Protocol,
+    system: Iterable[Segment],
+    examples: Iterable[tuple[str, ToolExample]],
 ) -> Transcript:
     """System text and worked examples (each with its tool's name), shared by all runs of an agent."""
     transcript = Transcript(chat, system)
@@ -80,4 +83,3 @@ def fit(text: str, room: int, count: Callable[[str], int]) -> str:
         keep = min(keep - 1, int(keep * max(0, room) / needed * 0.95))
         shown = clip(text, keep)
     return shown
-

@@ -1,15 +1,15 @@
 """The exception tree. Every message says what is wrong and where; `hint` says what to do next.
 
-    LocalReactError
-    ├── UsageError            wrong arguments to the command or the API
-    │   └── ToolDefinitionError   a tool that can't be offered to a model
-    ├── MissingPartError      an extra, a model file or a package that isn't installed
-    ├── ModelError            a model file that can't be loaded
-    ├── GrammarError          a turn that can't be enforced; nothing runs unconstrained instead
-    ├── ProtocolError         a text that is no turn (free endpoints only)
-    ├── ContextOverflowError  a prompt that doesn't fit the context window
-    ├── EndpointError         an endpoint that failed while completing
-    └── TraceError            a trace that can't be written or read
+LocalReactError
+├── UsageError            wrong arguments to the command or the API
+│   └── ToolDefinitionError   a tool that can't be offered to a model
+├── MissingPartError      an extra, a model file or a package that isn't installed
+├── ModelError            a model file that can't be loaded
+├── GrammarError          a turn that can't be enforced; nothing runs unconstrained instead
+├── ProtocolError         a text that is no turn (free endpoints only)
+├── ContextOverflowError  a prompt that doesn't fit the context window
+├── EndpointError         an endpoint that failed while completing
+└── TraceError            a trace that can't be written or read
 """
 
 from __future__ import annotations

@@ -58,7 +58,9 @@ def _sample(schema: JsonSchema | bool, name: str) -> Any:
     match schema.get("type"):
         case "object":
             wanted = schema.get("required", ())
-            return {key: _sample(each, key) for key, each in schema.get("properties", {}).items() if key in wanted}
+            return {
+                key: _sample(each, key) for key, each in schema.get("properties", {}).items() if key in wanted
+            }
         case "array":
             return [_sample(schema.get("items", True), name)] * max(1, schema.get("minItems", 0))
         case "integer" | "number":

@@ -22,7 +22,9 @@ class Plan:
     closing: Status | None = None
 
 
-def next_turn(state: RunState, budgets: Budgets, tools: tuple[ToolSpec, ...], evidence_gate: bool) -> Plan | Ending:
+def next_turn(
+    state: RunState, budgets: Budgets, tools: tuple[ToolSpec, ...], evidence_gate: bool
+) -> Plan | Ending:
     """What the next turn may be, or the ending where nothing is left to go on with."""
     left = budgets.max_tokens - state.usage.generated
     if state.refused_turns > MAX_REFUSED:
@@ -64,7 +66,8 @@ def objection(turn: Turn, plan: Plan) -> str:
         if turn.tool not in names:
             return f"there is no tool {turn.tool!r}; the tools are: {', '.join(names) or 'none'}"
         if turn.truncated:
-            return f"not executed: {turn.truncated[0]} was cut at {plan.spec.argument_max} characters; shorten it"
+            cut = f"{turn.truncated[0]} was cut at {plan.spec.argument_max} characters"
+            return f"not executed: {cut}; shorten it"
     elif turn.answer is not None and not plan.spec.answer:
         return "an answer needs evidence: call a tool first"
     elif turn.missing is not None and not plan.spec.insufficient:
@@ -77,5 +80,7 @@ def ending_of(turn: Finish, plan: Plan) -> Ending:
     if turn.missing is not None:
         return Ending("insufficient", plan.closing or "", missing=turn.missing)
     if turn.truncated:
-        return Ending("partial", f"the answer was cut at {plan.spec.answer_max} characters", answer=turn.answer)
+        return Ending(
+            "partial", f"the answer was cut at {plan.spec.answer_max} characters", answer=turn.answer
+        )
     return Ending("partial" if plan.closing else "finished", plan.closing or "", answer=turn.answer)

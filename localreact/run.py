@@ -13,7 +13,6 @@ from localreact.errors import UsageError
 from localreact.trace.events import Event, RunEnded
 from localreact.types import Completion, Observation, Status, Timings, Turn, Usage
 
-
 Problem = Literal["refused", "length"]
 
 
@@ -62,8 +61,8 @@ class RunState:
     run_id: str = field(default_factory=lambda: f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}")
     started: float = field(default_factory=time.monotonic)
     steps: list[Step] = field(default_factory=list)
-    usage: Usage = Usage()
-    timings: Timings = Timings()
+    usage: Usage = field(default_factory=Usage)
+    timings: Timings = field(default_factory=Timings)
 
     @property
     def observations(self) -> list[Observation]:

@@ -70,7 +70,9 @@ class TerminalView:
                 if self._answer_written and self._out:
                     self._out.write("\n")
                     self._out.flush()
-                self._print(summary(event) + "\n", None, style="bold" if event.status == "finished" else "bold red")
+                self._print(
+                    summary(event) + "\n", None, style="bold" if event.status == "finished" else "bold red"
+                )
 
     def close(self) -> None:
         """Take down what is still on show. Safe to call at any time."""
@@ -129,7 +131,11 @@ def as_json(run: Run, model: str, protocol: str, trace: Path | None) -> dict[str
     for step in run.steps:
         record: dict[str, Any] = {"step": step.number}
         if isinstance(step.turn, ToolCall):
-            record |= {"thought": step.turn.thought, "tool": step.turn.tool, "arguments": dict(step.turn.arguments)}
+            record |= {
+                "thought": step.turn.thought,
+                "tool": step.turn.tool,
+                "arguments": dict(step.turn.arguments),
+            }
         elif isinstance(step.turn, Finish):
             record |= {"thought": step.turn.thought, "answer": step.turn.answer, "missing": step.turn.missing}
         if step.observation:

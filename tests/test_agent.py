@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -190,7 +190,8 @@ def test_two_tools_of_one_name_are_refused_at_construction(stock: Tool) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"max_steps": 0}, {"max_tokens": 3}, {"deadline": -1.0}, {"sampling": Sampling(temperature=-1)}]
+    "options",
+    [{"max_steps": 0}, {"max_tokens": 3}, {"deadline": -1.0}, {"sampling": Sampling(temperature=-1)}],
 )
 def test_limits_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
@@ -302,8 +303,8 @@ def test_cancelling_from_another_thread(stock: Tool) -> None:
 
 
 @pytest.fixture(scope="module")
-def agent(smollm2: LlamaEndpoint) -> Iterator[Agent]:
-    yield Agent(smollm2, load_tools(["calculator", "search"], None))
+def agent(smollm2: LlamaEndpoint) -> Agent:
+    return Agent(smollm2, load_tools(["calculator", "search"], None))
 
 
 def test_the_embedded_model_calculates(agent: Agent) -> None:
@@ -324,7 +325,9 @@ def test_the_first_turn_can_only_call_a_tool(agent: Agent) -> None:
     assert isinstance(run.steps[0].turn, ToolCall)
 
 
-def test_no_token_is_evaluated_twice(agent: Agent, smollm2: LlamaEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_token_is_evaluated_twice(
+    agent: Agent, smollm2: LlamaEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agent.run("What is 2+2?")  # the shared prefix is in memory now
     evaluated: list[int] = []
     plain = smollm2._session._decode
@@ -371,7 +374,11 @@ def test_a_tool_result_full_of_control_tokens_adds_none_to_the_prompt(smollm2: L
 
 
 def test_a_schema_that_cannot_be_enforced_names_the_tool(smollm2: LlamaEndpoint) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^hi(\\!$"}}, "required": ["a"]}
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "pattern": "^hi(\\!$"}},
+        "required": ["a"],
+    }
     good = tool(say)
     bad = Tool(ToolSpec("shout", "Shout.", schema), lambda a: a)
     with pytest.raises((GrammarError, ToolDefinitionError), match="shout"):
@@ -408,7 +415,12 @@ def test_random_logits_never_make_anything_but_one_whole_turn(tiny: LlamaEndpoin
     completed = 0
     for seed in range(200):
         agent = Agent(
-            tiny, [note], sampling=Sampling(temperature=1.0, seed=seed), max_steps=3, max_tokens=500, examples=0
+            tiny,
+            [note],
+            sampling=Sampling(temperature=1.0, seed=seed),
+            max_steps=3,
+            max_tokens=500,
+            examples=0,
         )
         executed.clear()
         calls = 0

@@ -116,7 +116,9 @@ def test_a_context_too_small_for_the_system_prompt_is_said(tmp_path: Path) -> No
 
 def test_a_model_that_knows_nothing_ends_well(tiny_gguf: Path, tmp_path: Path) -> None:
     trace = tmp_path / "run.jsonl"
-    done = localreact("run", "x", "-m", str(tiny_gguf), "--temp", "1", "--max-tokens", "300", "--trace", str(trace))
+    done = localreact(
+        "run", "x", "-m", str(tiny_gguf), "--temp", "1", "--max-tokens", "300", "--trace", str(trace)
+    )
     assert done.returncode in (0, 1)
     assert "Traceback" not in done.stderr
     assert read_trace(trace)[-1]["event"] == "RunEnded"
@@ -130,7 +132,17 @@ def test_ctrl_c_in_mid_run_closes_the_trace(tmp_path: Path) -> None:
     )
     trace = tmp_path / "run.jsonl"
     process = subprocess.Popen(
-        [sys.executable, "-m", "localreact", "run", "Wait a second.", "-T", str(tools), "--trace", str(trace)],
+        [
+            sys.executable,
+            "-m",
+            "localreact",
+            "run",
+            "Wait a second.",
+            "-T",
+            str(tools),
+            "--trace",
+            str(trace),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -152,7 +164,16 @@ def test_ctrl_c_in_mid_run_closes_the_trace(tmp_path: Path) -> None:
 def test_help_and_version() -> None:
     assert localreact("--version").stdout.startswith("localreact 0.")
     text = localreact("run", "--help").stdout
-    for option in ("--model", "--docs", "--tool", "--max-steps", "--deadline", "--json", "--trace", "--quiet"):
+    for option in (
+        "--model",
+        "--docs",
+        "--tool",
+        "--max-steps",
+        "--deadline",
+        "--json",
+        "--trace",
+        "--quiet",
+    ):
         assert option in text
     assert localreact().returncode == 2
 

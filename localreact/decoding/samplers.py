@@ -80,7 +80,8 @@ class Sampler:
         # In double precision: single-precision draws are exactly 0 once in millions, which makes a
         # noise of infinity, and a vocabulary has many tokens.
         draws = np.maximum(self._random.standard_exponential(n), np.finfo(np.float64).tiny)
-        return (-np.log(draws)).astype(np.float32)
+        noise: Scores = (-np.log(draws)).astype(np.float32)
+        return noise
 
     def _survives(self, token: int, logits: Scores) -> bool:
         """Whether the token is inside top_k and min_p of the raw logits (then it is inside the

@@ -17,7 +17,6 @@ from localreact.decoding import backend
 from localreact.errors import ModelError
 from localreact.types import Segment
 
-
 _MARKUP = re.compile(r"[<\[|].*[>\]|]", re.S)
 
 
@@ -96,7 +95,9 @@ class Vocab:
                         run.append(part)
                     else:
                         flush()
-                        if not (self.add_bos and token == self.bos and ids == [self.bos]):  # a template may write it too
+                        if not (
+                            self.add_bos and token == self.bos and ids == [self.bos]
+                        ):  # a template may write it too
                             ids.append(token)
             else:
                 run.append(segment.text)

@@ -43,7 +43,9 @@ def from_template(template: str, bos: str = "", eos: str = "") -> ChatFormat | N
 
     Templates come with model files and aren't trusted: they run in Jinja's sandbox.
     """
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     try:
@@ -54,7 +56,9 @@ def from_template(template: str, bos: str = "", eos: str = "") -> ChatFormat | N
 
     def render(messages: list[dict[str, str]]) -> str:
         try:
-            return compiled.render(messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos)
+            return compiled.render(
+                messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos
+            )
         except Exception:  # templates are programs: they raise whatever they like
             return ""
 

@@ -33,10 +33,14 @@ class LlamaEndpoint:
         ModelError: the file can't be loaded.
     """
 
-    languages = ("lark",)
+    languages: tuple[str, ...] = ("lark",)
 
     def __init__(
-        self, path: Path | str, card: ModelCard | None = None, n_ctx: int | None = None, n_threads: int | None = None
+        self,
+        path: Path | str,
+        card: ModelCard | None = None,
+        n_ctx: int | None = None,
+        n_threads: int | None = None,
     ) -> None:
         path = Path(path)
         self._model = Model(path)
@@ -61,7 +65,9 @@ class LlamaEndpoint:
         vocab = self._model.vocab
         chat = from_template(template, bos=vocab.special_text(vocab.bos), eos=vocab.special_text(vocab.eos))
         if chat is None:
-            self.notices.append(f"the chat template of {self.name} can't be used: prompts are a plain transcript")
+            self.notices.append(
+                f"the chat template of {self.name} can't be used: prompts are a plain transcript"
+            )
             return TRANSCRIPT
         return chat
 

@@ -13,7 +13,9 @@ from localreact.errors import MissingPartError
 DEFAULT_MODEL = "smollm2"
 
 
-def open_endpoint(model: str | os.PathLike[str], n_ctx: int | None = None, n_threads: int | None = None) -> Endpoint:
+def open_endpoint(
+    model: str | os.PathLike[str], n_ctx: int | None = None, n_threads: int | None = None
+) -> Endpoint:
     """An endpoint for the name of a model card (`smollm2`) or the path of a GGUF file.
 
     Raises:

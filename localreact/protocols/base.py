@@ -20,8 +20,9 @@ class TurnReader(typing.Protocol):
 
 
 class Protocol(typing.Protocol):
-    version: str
-    """Name and version, as it stands in traces (`react-json/1`)."""
+    @property
+    def version(self) -> str:
+        """Name and version, as it stands in traces (`react-json/1`)."""
 
     def instructions(self, tools: Sequence[ToolSpec]) -> list[Segment]:
         """The system text: what to do, and the tools with their arguments."""
@@ -56,9 +57,7 @@ def mark_truncated(turn: Turn, spec: TurnSpec) -> Turn:
     A thought that reached its bound cuts nothing that is acted on, and doesn't count.
     """
     if isinstance(turn, ToolCall):
-        reached = tuple(
-            path for path, text in _strings(turn.arguments, "") if len(text) == spec.argument_max
-        )
+        reached = tuple(path for path, text in _strings(turn.arguments, "") if len(text) == spec.argument_max)
     else:
         fields = {"answer": turn.answer, "missing": turn.missing}
         reached = tuple(name for name, text in fields.items() if text and len(text) == spec.answer_max)

@@ -18,15 +18,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from localreact.errors import GrammarError, ProtocolError, UsageError
 from localreact.grammar import lark
 from localreact.grammar.templates import template
 from localreact.protocols.base import finish_of
 from localreact.protocols.json_reader import JsonReader
-from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
+from localreact.types import Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
 
+VERSION = "react-json/1"
 THOUGHT_KEYS = ("thought", "decision_summary")
 
 
@@ -43,7 +44,9 @@ class JsonProtocol:
     finish: Literal["type", "tool"] = "type"
     compact: bool = False
 
-    version: ClassVar[str] = "react-json/1"
+    @property
+    def version(self) -> str:
+        return VERSION
 
     def __post_init__(self) -> None:
         if self.thought not in THOUGHT_KEYS:
@@ -55,7 +58,9 @@ class JsonProtocol:
 
     def instructions(self, tools: Sequence[ToolSpec]) -> list[Segment]:
         if not tools:
-            return [Segment("Answer the question. Reply with one JSON object: a thought, then the answer.", True)]
+            return [
+                Segment("Answer the question. Reply with one JSON object: a thought, then the answer.", True)
+            ]
         lines = [
             Segment(
                 "Answer the question with the help of tools. Reply with one JSON object: "
@@ -75,7 +80,9 @@ class JsonProtocol:
         return self._dumps(self._finish_fields(turn.thought, ending))
 
     def observation(self, observation: Observation) -> list[Segment]:
-        return self._said_by_runtime("tool_result", "result" if observation.ok else "error", observation.content)
+        return self._said_by_runtime(
+            "tool_result", "result" if observation.ok else "error", observation.content
+        )
 
     def error(self, message: str) -> list[Segment]:
         return self._said_by_runtime("protocol_error", "error", message)
@@ -130,19 +137,22 @@ class JsonProtocol:
         thoughts = [fields.pop(key) for key in THOUGHT_KEYS if key in fields]
         if len(thoughts) != 1 or not isinstance(thoughts[0], str):
             raise ProtocolError("the object needs one thought, a string")
-        thought = thoughts[0]
-        match fields:
-            case {"type": "finish", **ending}:
-                if finish := finish_of(thought, ending):
-                    return finish
-                _refuse(f"a finish holds an answer, or a status and what is missing; this has {sorted(ending)}")
-            case {"tool": "finish", "arguments": dict(ending), **rest} if rest in ({}, {"type": "tool_call"}):
-                if finish := finish_of(thought, ending):
-                    return finish
-                _refuse("finish takes an answer, or a status and what is missing")
-            case {"tool": str(tool), "arguments": dict(arguments), **rest} if rest in ({}, {"type": "tool_call"}):
-                return ToolCall(thought, tool, arguments)
-        _refuse(f"the object is neither a tool call nor a finish; it has {sorted(fields)}")
+        kind = fields.pop("type", None)
+        ending = fields
+        if kind in (None, "tool_call") and fields.keys() == {"tool", "arguments"}:
+            tool, arguments = fields["tool"], fields["arguments"]
+            if not isinstance(tool, str) or not isinstance(arguments, dict):
+                raise ProtocolError("a tool is named by a string, and its arguments are an object")
+            if tool != "finish":
+                return ToolCall(thoughts[0], tool, arguments)
+            ending = arguments
+        elif kind != "finish":
+            raise ProtocolError(f"an object of type {kind!r} with {sorted(fields)} is no turn")
+        if (finish := finish_of(thoughts[0], ending)) is None:
+            raise ProtocolError(
+                f"a finish holds an answer, or a status and what is missing; this has {sorted(ending)}"
+            )
+        return finish
 
     def reader(self) -> JsonReader:
         return JsonReader(THOUGHT_KEYS)
@@ -172,26 +182,22 @@ def _insufficient(missing: str) -> dict[str, str]:
     return {"status": "insufficient", "missing": missing}
 
 
-def _refuse(message: str) -> NoReturn:
-    raise ProtocolError(message)
-
-
 def _load_object(text: str) -> dict[str, Any]:
     """Strict JSON: no second value, no duplicate keys, no NaN or Infinity, no fences."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
         if len(result) != len(pairs):
-            _refuse("a key stands twice in one object")
+            raise ProtocolError("a key stands twice in one object")
         return result
 
     def no_constant(name: str) -> NoReturn:
-        _refuse(f"{name} is no JSON value")
+        raise ProtocolError(f"{name} is no JSON value")
 
     try:
         value = json.loads(text, object_pairs_hook=unique, parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"not one JSON object: {error}") from error
     if not isinstance(value, dict):
-        _refuse("not a JSON object")
+        raise ProtocolError("not a JSON object")
     return value

@@ -41,7 +41,9 @@ class JsonReader:
             return {}
         if not isinstance(turn, dict):
             return {}
-        values: dict[Field, object] = {"thought": turn.get(key) for key in self._thought_keys if key in turn}
+        values: dict[Field, object] = {}
+        for key in self._thought_keys:
+            values.setdefault("thought", turn.get(key))
         ending = turn
         if turn.get("tool") == "finish":
             ending = turn.get("arguments") or {}

@@ -35,7 +35,8 @@ def load_tools(names: list[str], docs: Path | None) -> list[Tool]:
             tools += _from_file(name)
         else:
             raise UsageError(
-                f"there is no tool {name!r}", f"Built in: {', '.join(NAMES)}. Your own: -T FILE.py or -T FILE.py:NAME."
+                f"there is no tool {name!r}",
+                f"Built in: {', '.join(NAMES)}. Your own: -T FILE.py or -T FILE.py:NAME.",
             )
     return tools
 

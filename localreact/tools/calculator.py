@@ -25,16 +25,16 @@ class CalculatorError(ValueError):
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    if abs(exponent) > MAX_EXPONENT:
+    if not -MAX_EXPONENT <= exponent <= MAX_EXPONENT:
         raise CalculatorError(f"exponents above {MAX_EXPONENT} are not computed")
     if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent.denominator == 1:
         size = max(base.numerator.bit_length(), base.denominator.bit_length())
         if size * abs(exponent) > MAX_BITS:
             raise CalculatorError(f"the power is too large (over {MAX_BITS} bits)")
-    result = base**exponent
+    result: Any = base**exponent
     if isinstance(result, complex):
         raise CalculatorError("the result is not a real number")
-    return result
+    return _capped(result)
 
 
 def _root(x: Number) -> Number:
@@ -54,9 +54,10 @@ def _decimal(source: str) -> Fraction:
 
 
 def _round(x: Number, digits: Number = Fraction(0)) -> Number:
-    if abs(digits) > 100:
+    if not -100 <= digits <= 100:
         raise CalculatorError("rounding to that many digits is not computed")
-    return round(x, int(digits))
+    n = int(digits)
+    return round(x, n) if isinstance(x, Fraction) else round(x, n)
 
 
 def _capped(value: Any) -> Number:
@@ -92,7 +93,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrt": _root,
 }
 _CONSTANTS = {"pi": math.pi, "e": math.e}
-_SPELLINGS = str.maketrans({"×": "*", "÷": "/", "−": "-", "·": "*", "（": "(", "）": ")", "，": ",", "＝": "="})
+_SPELLINGS = str.maketrans(
+    {"×": "*", "÷": "/", "−": "-", "·": "*", "（": "(", "）": ")", "，": ",", "＝": "="}
+)
 
 
 @tool(

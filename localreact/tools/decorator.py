@@ -85,10 +85,13 @@ class _NoTitles(GenerateJsonSchema):
 
 
 def _from_function(
-    function: Callable[..., Any], name: str | None, description: str | None, examples: Sequence[ToolExample],
+    function: Callable[..., Any],
+    name: str | None,
+    description: str | None,
+    examples: Sequence[ToolExample],
     namespace: Mapping[str, Any],
 ) -> Tool:
-    name = name or getattr(function, "__name__", "")
+    name = name or str(getattr(function, "__name__", ""))
     if inspect.iscoroutinefunction(function):
         raise ToolDefinitionError(f"tool {name!r} is an async function; only plain functions work yet")
     documentation = docstring_parser.parse(inspect.getdoc(function) or "")
@@ -104,7 +107,9 @@ def _from_function(
     for parameter in inspect.signature(function).parameters.values():
         where = f"tool {name!r}, parameter {parameter.name!r}"
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ToolDefinitionError(f"{where}: *args, **kwargs and positional-only can't be offered to a model")
+            raise ToolDefinitionError(
+                f"{where}: *args, **kwargs and positional-only can't be offered to a model"
+            )
         if parameter.name not in hints:
             raise ToolDefinitionError(
                 f"{where} has no type hint", f"Write it, for example: def {name}({parameter.name}: str)."

@@ -20,10 +20,9 @@ HITS = 1  # a small model answers from the wrong one of two (benchmarks/LOG.md)
 _CJK = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
 _WORDS = re.compile(rf"[{_CJK}]+|[^\W{_CJK}]+")
 _CJK_RUN = re.compile(rf"[{_CJK}]+")
-_STOPWORDS = frozenset(
-    "a an and are as at be by did do does for from had has have how in is it its of on or that the their "
-    "this to was were what when where which who whom whose why with".split()
-)
+_SAYS_LITTLE = """a an and are as at be by did do does for from had has have how in is it its of on or
+that the their this to was were what when where which who whom whose why with"""
+_STOPWORDS = frozenset(_SAYS_LITTLE.split())
 
 EXAMPLE_FOLDER = Path(__file__).parent / "example_kb"
 
@@ -45,7 +44,9 @@ class KnowledgeBase:
         self._lock = threading.Lock()
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
         self._database.execute("CREATE TABLE passage (id INTEGER PRIMARY KEY, title TEXT, body TEXT)")
-        self._database.execute("CREATE VIRTUAL TABLE words USING fts5(title, body, tokenize = 'porter unicode61')")
+        self._database.execute(
+            "CREATE VIRTUAL TABLE words USING fts5(title, body, tokenize = 'porter unicode61')"
+        )
         self._pages: dict[str, str] = {}
         for path in sorted(self.folder.rglob("*")):
             if path.suffix.lower() in SUFFIXES and path.is_file():
@@ -65,7 +66,9 @@ class KnowledgeBase:
             title += f" ({path.relative_to(self.folder)})"
         self._pages[title] = body
         for passage in _passages(body):
-            cursor = self._database.execute("INSERT INTO passage (title, body) VALUES (?, ?)", (title, passage))
+            cursor = self._database.execute(
+                "INSERT INTO passage (title, body) VALUES (?, ?)", (title, passage)
+            )
             self._database.execute(
                 "INSERT INTO words (rowid, title, body) VALUES (?, ?, ?)",
                 (cursor.lastrowid, _indexed(title), _indexed(passage)),
@@ -80,7 +83,9 @@ class KnowledgeBase:
         words = _query_words(query)
         if not words:
             return []
-        match = " OR ".join(f'"{word}"' + ("*" if len(word) == 1 and _CJK_RUN.match(word) else "") for word in words)
+        match = " OR ".join(
+            f'"{word}"' + ("*" if len(word) == 1 and _CJK_RUN.match(word) else "") for word in words
+        )
         with self._lock:
             return self._database.execute(
                 "SELECT passage.title, passage.body FROM words JOIN passage ON passage.id = words.rowid "

@@ -32,11 +32,16 @@ ECHO = ToolSpec(
         "additionalProperties": False,
     },
 )
+GREEDY = Sampling()
 PROMPT = Prompt((Segment("Say hello."),))
 
 
 def complete(
-    endpoint: LlamaEndpoint, grammar: TurnGrammar, limits: Limits, sampling: Sampling = Sampling(), prompt: Prompt = PROMPT
+    endpoint: LlamaEndpoint,
+    grammar: TurnGrammar,
+    limits: Limits,
+    sampling: Sampling = GREEDY,
+    prompt: Prompt = PROMPT,
 ) -> tuple[list[Span], Completion]:
     generator, spans = endpoint.complete(prompt, grammar, limits, sampling), []
     while True:
@@ -46,8 +51,8 @@ def complete(
             return spans, finished.value
 
 
-def turn_grammar(spec: TurnSpec = TurnSpec(tools=(ECHO,), answer=False)) -> TurnGrammar:
-    return JsonProtocol().grammar(spec, "lark")
+def turn_grammar() -> TurnGrammar:
+    return JsonProtocol().grammar(TurnSpec(tools=(ECHO,), answer=False), "lark")
 
 
 def test_decoding_stops_at_the_last_byte_of_the_turn(smollm2: LlamaEndpoint) -> None:
@@ -74,9 +79,11 @@ def test_forced_tokens_are_evaluated_in_one_batch_with_their_neighbours(smollm2:
 
     session._decode = counting  # type: ignore[method-assign]
     try:
-        _, completion = complete(smollm2, turn_grammar(), Limits(400), prompt=Prompt((Segment("Batches, please."),)))
+        _, completion = complete(
+            smollm2, turn_grammar(), Limits(400), prompt=Prompt((Segment("Batches, please."),))
+        )
     finally:
-        del session._decode  # type: ignore[attr-defined]
+        del session._decode
     # One call for the prompt with the first forced tokens, then one for each sampled token but the
     # last ones, whatever was forced in between.
     assert len(calls) <= completion.usage.sampled + 1

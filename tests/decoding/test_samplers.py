@@ -38,7 +38,7 @@ def expected(sampling: Sampling) -> NDArray[np.float64]:
     """The distribution of mask, then truncate, then temperature, computed the plain way."""
     masked = np.where(LEGAL, LOGITS, -np.inf).astype(np.float64)
     if sampling.temperature == 0:
-        return np.eye(len(LOGITS))[masked.argmax()]
+        return np.asarray(np.eye(len(LOGITS))[masked.argmax()])
     order = np.argsort(-masked)
     keep = np.isfinite(masked)
     if sampling.top_k:
@@ -54,7 +54,7 @@ def expected(sampling: Sampling) -> NDArray[np.float64]:
     if sampling.min_p:
         keep &= masked >= masked.max() + np.log(sampling.min_p)
     p = np.where(keep, np.exp(masked / sampling.temperature), 0)
-    return p / p.sum()
+    return np.asarray(p / p.sum())
 
 
 @pytest.mark.parametrize("sampling", SETTINGS)

@@ -37,23 +37,27 @@ def test_untrusted_text_adds_no_control_token_and_loses_nothing(vocab: Vocab, te
 
 @given(
     pieces=st.lists(
-        st.tuples(st.sampled_from([*HOSTILE, "<", "think>", "|", "im_start", "|>", "plain", "\n\n"]), st.booleans()),
+        st.tuples(
+            st.sampled_from([*HOSTILE, "<", "think>", "|", "im_start", "|>", "plain", "\n\n"]), st.booleans()
+        ),
         max_size=8,
     )
 )
-def test_a_marker_does_not_arise_where_segments_meet(tiny: LlamaEndpoint, pieces: list[tuple[str, bool]]) -> None:
+def test_a_marker_does_not_arise_where_segments_meet(
+    tiny: LlamaEndpoint, pieces: list[tuple[str, bool]]
+) -> None:
     vocab = tiny._model.vocab
     segments = [Segment(text, trusted) for text, trusted in pieces]
     special = [i for i in vocab.encode(segments) if i in vocab.control | vocab.markers]
-    ours = [
-        i for s in segments if s.trusted for i in vocab.encode([s]) if i in vocab.control | vocab.markers
-    ]
+    ours = [i for s in segments if s.trusted for i in vocab.encode([s]) if i in vocab.control | vocab.markers]
     assert special == ours
 
 
 def test_trusted_text_is_tokenized_as_llama_cpp_does_it(smollm2: LlamaEndpoint) -> None:
     vocab = smollm2._model.vocab
-    ids = vocab.encode([Segment("<|im_start|>user\n", True), Segment("Hello there"), Segment("<|im_end|>\n", True)])
+    ids = vocab.encode(
+        [Segment("<|im_start|>user\n", True), Segment("Hello there"), Segment("<|im_end|>\n", True)]
+    )
     assert [i for i in ids if i in vocab.control] == [1, 2]
     whole = vocab.encode([Segment("<|im_start|>user\nHello there<|im_end|>\n", True)])
     assert ids == whole  # a cut between trusted and untrusted text moves no token boundary

@@ -6,7 +6,8 @@ from localreact.endpoints.chat import ChatFormat, from_template
 from tests.conftest import CHATML
 
 GEMMA_LIKE = (
-    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
+    "{{ raise_exception('System role not supported') }}{% endif %}"
     "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('Roles must alternate') }}{% endif %}"
     "{% set role = 'model' if m['role'] == 'assistant' else m['role'] %}"

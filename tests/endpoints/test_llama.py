@@ -127,5 +127,3 @@ def test_a_fork_goes_its_own_way(tiny: LlamaEndpoint) -> None:
 def test_errors_say_what_to_do_next() -> None:
     error = LocalReactError("it broke", "mend it")
     assert str(error) == "it broke\nmend it"
-
-

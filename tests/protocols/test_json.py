@@ -44,7 +44,7 @@ SAY = ToolSpec(
 SPEC = TurnSpec(tools=(ADD, SAY), answer=True, insufficient=True)
 
 texts = st.text(st.characters(codec="utf-8"), max_size=60)
-thoughts = st.text(st.characters(codec="utf-8", exclude_categories=("Cc",)), min_size=12, max_size=80)
+thoughts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=12, max_size=80)
 turns = st.one_of(
     st.builds(
         ToolCall,
@@ -121,7 +121,8 @@ def test_the_strict_parser_refuses_what_is_not_exactly_one_turn(text: str) -> No
 
 
 def test_nested_braces_are_read_whole() -> None:
-    text = '{"thought": "t", "type": "tool_call", "tool": "f", "arguments": {"expr":"{\'a\':{\'b\':1}}","n":"}"}}'
+    arguments = """{"expr":"{'a':{'b':1}}","n":"}"}"""
+    text = '{"thought": "t", "type": "tool_call", "tool": "f", "arguments": ' + arguments + "}"
     turn = JsonProtocol().parse(text)
     assert isinstance(turn, ToolCall)
     assert turn.arguments == {"expr": "{'a':{'b':1}}", "n": "}"}
@@ -183,21 +184,29 @@ def test_the_grammar_refuses_anything_after_a_turn(smollm2: LlamaEndpoint, turn:
         ('{"thought": "I know what to do.", "type": "tool_result", "result": "3"}', SPEC),
         ('{"thought": "I know what to do.", "type": "tool_call", "tool": "pay", "arguments": {}}', SPEC),
         ('{"thought": "short", "type": "finish", "answer": "4"}', SPEC),
-        ('{"thought": "I know what to do.", "type": "finish", "answer": "4"}', TurnSpec(tools=(ADD,), answer=False)),
+        (
+            '{"thought": "I know what to do.", "type": "finish", "answer": "4"}',
+            TurnSpec(tools=(ADD,), answer=False),
+        ),
         (
             '{"thought": "I know what to do.", "type": "finish", "status": "insufficient", "missing": "x"}',
             TurnSpec(tools=(ADD,)),
         ),
         (
-            '{"thought": "I know what to do.", "type": "tool_call", "tool": "add", "arguments": {"a": 1, "b": 2}}',
+            JsonProtocol().write(ToolCall("I know what to do.", "add", {"a": 1, "b": 2})),
             TurnSpec(),
         ),
-        ('{"thought": "I know what to do.", "type": "tool_call", "tool": "add", "arguments": {"a": "1", "b": 2}}', SPEC),
+        (
+            JsonProtocol().write(ToolCall("I know what to do.", "add", {"a": "1", "b": 2})),
+            SPEC,
+        ),
         ('{"thought":  "I know what to do.", "type": "finish", "answer": "4"}', SPEC),
         ('{"thought": "I know\nwhat to do.", "type": "finish", "answer": "4"}', SPEC),
     ],
 )
-def test_the_grammar_admits_only_what_the_policy_admits(smollm2: LlamaEndpoint, text: str, spec: TurnSpec) -> None:
+def test_the_grammar_admits_only_what_the_policy_admits(
+    smollm2: LlamaEndpoint, text: str, spec: TurnSpec
+) -> None:
     assert not accepts(smollm2, text, JsonProtocol(), spec)
 
 

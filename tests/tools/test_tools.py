@@ -23,7 +23,9 @@ def call(name: str, **arguments: Any) -> ToolCall:
 
 def test_the_schema_comes_from_hints_and_docstring() -> None:
     @tool
-    def forecast(city: str, days: Annotated[int, Field(ge=1, le=7)] = 3, unit: Literal["c", "f"] = "c") -> str:
+    def forecast(
+        city: str, days: Annotated[int, Field(ge=1, le=7)] = 3, unit: Literal["c", "f"] = "c"
+    ) -> str:
         """Tell the weather.
 
         Looks ahead a week at most.
@@ -151,7 +153,9 @@ def test_endless_results_end() -> None:
     assert len(json.loads(Toolbox([count]).execute(call("count")).content)) == 1000
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("division by zero"), SystemExit(3), KeyError("k"), ValueError()])
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("division by zero"), SystemExit(3), KeyError("k"), ValueError()]
+)
 def test_whatever_a_tool_raises_is_an_observation(error: BaseException) -> None:
     @tool
     def fail() -> str:
@@ -220,7 +224,11 @@ def test_tools_are_loaded_by_name_or_from_a_file(tmp_path: Path) -> None:
         "@tool\ndef two(a: int) -> int:\n    'Two.'\n    return a\n"
     )
     assert [t.name for t in load_tools([str(path)], None)] == ["one", "two"]
-    assert [t.name for t in load_tools([f"{path}:two", "lookup", "calculator"], None)] == ["two", "lookup", "calculator"]
+    assert [t.name for t in load_tools([f"{path}:two", "lookup", "calculator"], None)] == [
+        "two",
+        "lookup",
+        "calculator",
+    ]
     path.with_name("broken.py").write_text("raise RuntimeError('no')")
     for wrong, message in [
         ("nothing", "no tool 'nothing'"),
