@@ -43,7 +43,8 @@ class JsonReader:
             return {}
         values: dict[Field, object] = {}
         for key in self._thought_keys:
-            values.setdefault("thought", turn.get(key))
+            if key in turn:
+                values["thought"] = turn[key]
         ending = turn
         if turn.get("tool") == "finish":
             ending = turn.get("arguments") or {}

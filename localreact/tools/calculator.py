@@ -53,11 +53,10 @@ def _decimal(source: str) -> Fraction:
     return Fraction(value)
 
 
-def _round(x: Number, digits: Number = Fraction(0)) -> Number:
+def _round(x: Any, digits: Any = 0) -> Number:
     if not -100 <= digits <= 100:
         raise CalculatorError("rounding to that many digits is not computed")
-    n = int(digits)
-    return round(x, n) if isinstance(x, Fraction) else round(x, n)
+    return _capped(round(x, int(digits)))
 
 
 def _capped(value: Any) -> Number:
@@ -139,12 +138,15 @@ def evaluate(expression: str) -> Number:
         raise CalculatorError(f"the expression is longer than {MAX_CHARACTERS} characters")
     try:
         tree = ast.parse(text, mode="eval")
-        return _value(tree.body, text)
-    except SyntaxError as error:
+    except (SyntaxError, ValueError) as error:  # ValueError: a null byte
         raise CalculatorError(f"{expression!r} is not an arithmetic expression") from error
+    except (RecursionError, MemoryError) as error:
+        raise CalculatorError("the expression is nested too deeply") from error
+    try:
+        return _value(tree.body, text)
     except ZeroDivisionError as error:
         raise CalculatorError("division by zero") from error
-    except (RecursionError, MemoryError) as error:
+    except RecursionError as error:
         raise CalculatorError("the expression is nested too deeply") from error
 
 
