@@ -23,7 +23,8 @@ from localreact.endpoints.resolve import DEFAULT_MODEL, open_endpoint
 from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ProtocolError, TraceError
 from localreact.examples import examples_for
 from localreact.policy import Plan
-from localreact.protocols import Protocol, protocol
+from localreact.protocols import Protocol
+from localreact.protocols import protocol as named_protocol
 from localreact.protocols.base import mark_truncated
 from localreact.run import Ending, Run, Running, RunState
 from localreact.tools import Tool, Toolbox
@@ -76,7 +77,8 @@ class Agent:
             deadline is in seconds. A run that reaches one is asked for its answer first.
         sampling: how tokens are chosen; greedy by default.
         evidence_gate: no answer before a tool has given a result (where there are tools).
-        spelling: how the protocol is written; by default as the model card says.
+        protocol, spelling, examples: the format of turns (`json`, `text`, `bracket` or `call`), how
+            it is written, and worked examples of each tool in the prompt; by default as the model card says.
         trace: a file (for one run), or a folder that gets a file per run.
 
     Raises:
@@ -95,6 +97,7 @@ class Agent:
         deadline: float | None = None,
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         evidence_gate: bool = True,
+        protocol: str | None = None,
         spelling: Mapping[str, Any] | None = None,
         examples: int | None = None,
         trace: str | os.PathLike[str] | None = None,
@@ -113,7 +116,7 @@ class Agent:
         else:
             self.endpoint = model
         card = self.endpoint.card
-        self.protocol: Protocol = protocol(card.protocol, card.spelling if spelling is None else spelling)
+        self.protocol = self._protocol(protocol, spelling)
         specs = self.toolbox.specs
         self._opening = context.opening(
             self.endpoint.chat,
@@ -198,7 +201,7 @@ class Agent:
             transcript.user(self.protocol.error("your reply was cut off; be brief"))
             return None
         try:
-            turn = mark_truncated(self.protocol.parse(completion.text), plan.spec)
+            turn = mark_truncated(self.protocol.parse(completion.text, self.toolbox.specs), plan.spec)
         except ProtocolError as error:
             yield TurnRefused(step, error.message)
             state.add(completion, problem="refused")
@@ -330,6 +333,14 @@ class Agent:
         yield state.ended(ending)
 
     # --- small parts
+
+    def _protocol(self, name: str | None, spelling: Mapping[str, Any] | None) -> Protocol:
+        """The one asked for; the card's spelling goes with the card's protocol only."""
+        card = self.endpoint.card
+        name = name or card.protocol
+        if spelling is None:
+            spelling = card.spelling if name == card.protocol else {}
+        return named_protocol(name, spelling)
 
     def _grammar(self, spec: TurnSpec) -> TurnGrammar | None:
         """The turn in the language that the endpoint enforces; None only where it enforces none."""

@@ -20,6 +20,7 @@ from localreact._version import __version__
 from localreact.agent import Agent
 from localreact.endpoints.resolve import DEFAULT_MODEL
 from localreact.errors import LocalReactError, UsageError
+from localreact.protocols import PROTOCOLS
 from localreact.terminal import TerminalView, as_json, print_json, printable
 from localreact.tools.builtin import DEFAULT, NAMES, load_tools
 from localreact.types import Sampling
@@ -57,6 +58,10 @@ def run(
     model: Annotated[
         str, typer.Option("-m", "--model", help="A model's name, or a GGUF file.")
     ] = DEFAULT_MODEL,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help=f"Format of a turn: {', '.join(PROTOCOLS)}. Default: as the model card says."),
+    ] = None,
     docs: Annotated[
         Path | None, typer.Option(help="Folder of text or Markdown files for search and lookup.")
     ] = None,
@@ -112,6 +117,7 @@ def run(
             deadline=deadline,
             sampling=Sampling(temperature=temp, seed=seed),
             evidence_gate=evidence_gate,
+            protocol=protocol,
             trace=trace or _default_traces(),
             n_ctx=ctx,
         ) as agent:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from localreact.errors import GrammarError
 from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
 
 Field = Literal["thought", "tool", "arguments", "answer", "missing"]
@@ -36,8 +37,9 @@ class Protocol(typing.Protocol):
     def write(self, turn: Turn) -> str:
         """The text of a turn, as the model is shown it in examples."""
 
-    def parse(self, text: str) -> Turn:
-        """
+    def parse(self, text: str, tools: Sequence[ToolSpec] = ()) -> Turn:
+        """The turn that a text is. `tools` name the parameters that some formats leave out.
+
         Raises:
             ProtocolError: the text isn't exactly one turn.
         """
@@ -49,6 +51,19 @@ class Protocol(typing.Protocol):
 
     def error(self, message: str) -> list[Segment]:
         """What the runtime says after a text that was no turn."""
+
+
+def turn_rules(spec: TurnSpec) -> list[str]:
+    """The names of the rules that a turn may be one of, in every template.
+
+    Raises:
+        GrammarError: nothing at all is legal.
+    """
+    rules = [f"call_{number}" for number in range(len(spec.tools))]
+    rules += ["finish"] * spec.answer + ["insufficient"] * spec.insufficient
+    if not rules:
+        raise GrammarError("a turn with no legal tool and no legal ending can't be written")
+    return rules
 
 
 def mark_truncated(turn: Turn, spec: TurnSpec) -> Turn:

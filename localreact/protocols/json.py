@@ -18,13 +18,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from localreact.errors import GrammarError, ProtocolError, UsageError
 from localreact.grammar import lark
 from localreact.grammar.templates import template
-from localreact.protocols.base import finish_of
+from localreact.protocols.base import finish_of, turn_rules
 from localreact.protocols.json_reader import JsonReader
+from localreact.protocols.strict_json import load_object
 from localreact.types import Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
 
 VERSION = "react-json/1"
@@ -96,15 +97,11 @@ class JsonProtocol:
     def grammar(self, spec: TurnSpec, language: str) -> TurnGrammar:
         if language != "lark":
             raise GrammarError(f"the json protocol can't be written in {language!r} yet")
-        turns = [f"call_{i}" for i in range(len(spec.tools))]
-        turns += ["finish"] * spec.answer + ["insufficient"] * spec.insufficient
-        if not turns:
-            raise GrammarError("a turn with no legal tool and no legal ending can't be written")
         thought = _Rule("thought")
         text = template("json.lark").render(
             spec=spec,
             tools=spec.tools,
-            turns=turns,
+            turns=turn_rules(spec),
             rule=_Rule,
             call=lambda name, arguments: self._rules(self._call_fields(thought, name, arguments)),
             finish=lambda **ending: self._rules(self._finish_fields(thought, ending)),
@@ -132,8 +129,8 @@ class JsonProtocol:
 
     # --- reading it
 
-    def parse(self, text: str) -> Turn:
-        fields = _load_object(text)
+    def parse(self, text: str, tools: Sequence[ToolSpec] = ()) -> Turn:
+        fields = load_object(text)
         thoughts = [fields.pop(key) for key in THOUGHT_KEYS if key in fields]
         if len(thoughts) != 1 or not isinstance(thoughts[0], str):
             raise ProtocolError("the object needs one thought, a string")
@@ -180,24 +177,3 @@ class JsonProtocol:
 
 def _insufficient(missing: str) -> dict[str, str]:
     return {"status": "insufficient", "missing": missing}
-
-
-def _load_object(text: str) -> dict[str, Any]:
-    """Strict JSON: no second value, no duplicate keys, no NaN or Infinity, no fences."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(pairs)
-        if len(result) != len(pairs):
-            raise ProtocolError("a key stands twice in one object")
-        return result
-
-    def no_constant(name: str) -> NoReturn:
-        raise ProtocolError(f"{name} is no JSON value")
-
-    try:
-        value = json.loads(text, object_pairs_hook=unique, parse_constant=no_constant)
-    except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"not one JSON object: {error}") from error
-    if not isinstance(value, dict):
-        raise ProtocolError("not a JSON object")
-    return value

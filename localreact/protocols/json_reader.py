@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pydantic_core import from_json
 
 from localreact.protocols.base import Field
+from localreact.protocols.strict_json import load_beginning
 
 # A quote inside a string is escaped, so the first match is the turn's own key.
 _ARGUMENTS = re.compile(r'"arguments":\s*')
@@ -35,10 +36,7 @@ class JsonReader:
         return pieces
 
     def _values(self) -> dict[Field, str]:
-        try:
-            turn = from_json(self._text, allow_partial="trailing-strings")
-        except ValueError:
-            return {}
+        turn = load_beginning(self._text)
         if not isinstance(turn, dict):
             return {}
         values: dict[Field, object] = {}

@@ -1,0 +1,88 @@
+"""react-bracket/1: the format of the ReAct paper (Yao et al., 2022, arXiv:2210.03629).
+
+    Thought: …
+    Action: search[…]
+
+`finish[…]` answers, `finish[insufficient: …]` says what is missing. For tools with one string
+parameter; an argument is one line without `]`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from localreact.errors import GrammarError, ProtocolError
+from localreact.protocols.base import Field
+from localreact.protocols.lines import LineProtocol, one_line, without_marker
+from localreact.types import Finish, ToolCall, ToolSpec, Turn, TurnSpec
+
+_ACTION = re.compile(r"Action:[ \t]*([^\[\n]*?)[ \t]*\[([^\]\n]+)\]")
+_INSUFFICIENT = re.compile(r"insufficient[ ]*[:：][ ]*", re.I)
+
+
+class BracketProtocol(LineProtocol):
+    name = "bracket"
+    how_to = "one action with its input in brackets, or finish[answer]"
+
+    def signature(self, tool: str, names: str) -> str:
+        return f"{tool}[{names}]"
+
+    def rules(self, spec: TurnSpec) -> Mapping[str, Any]:
+        for tool in spec.tools:
+            if _parameter(tool) is None:
+                raise GrammarError(
+                    f"tool {tool.name!r} can't be called in the bracket protocol at /properties: "
+                    "it takes exactly one string",
+                    "Use the json, text or call protocol, or leave the tool out.",
+                )
+        return {}
+
+    def write_call(self, call: ToolCall) -> str:
+        return f"Action: {call.tool}[{_inner(next(iter(call.arguments.values()), ''))}]"
+
+    def write_finish(self, finish: Finish) -> str:
+        if finish.missing is not None:
+            return f"Action: finish[insufficient: {_inner(finish.missing)}]"
+        return f"Action: finish[{_inner(finish.answer)}]"
+
+    def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec]) -> Turn:
+        if not (found := _ACTION.fullmatch(action)):
+            raise ProtocolError("after the thought comes one action, such as search[…], and no more")
+        name, inner = found[1], found[2]
+        if name == "finish" and (start := _INSUFFICIENT.match(inner)):
+            return Finish(thought, missing=without_marker(inner[start.end() :]))
+        inner = without_marker(inner)
+        if name == "finish":
+            return Finish(thought, answer=inner)
+        parameter = next((_parameter(tool) for tool in tools if tool.name == name), None)
+        return ToolCall(thought, name, {parameter or "input": inner})
+
+    def read_beginning(self, action: str) -> dict[Field, str]:
+        tool, bracket, rest = action.removeprefix("Action: ").partition("[")
+        if not bracket or not action.startswith("Action: "):
+            return {}
+        inner, _, _ = rest.partition("]")
+        if tool != "finish":
+            return {"tool": tool, "arguments": inner}
+        if start := _INSUFFICIENT.match(inner):
+            return {"missing": inner[start.end() :]}
+        # An answer, unless it may still turn out to be "insufficient: …".
+        undecided = "]" not in rest and re.match(
+            r"i(n(s(u(f(f(i(c(i(e(n(t *)?)?)?)?)?)?)?)?)?)?)?$", inner, re.I
+        )
+        return {} if undecided else {"answer": inner}
+
+
+def _parameter(tool: ToolSpec) -> str | None:
+    """The name of a tool's only parameter, if that is a string."""
+    properties = tool.parameters.get("properties", {})
+    names = [name for name, schema in properties.items() if isinstance(schema, dict)]
+    if len(properties) != 1 or not names or properties[names[0]].get("type") != "string":
+        return None
+    return str(names[0])
+
+
+def _inner(text: object) -> str:
+    return one_line(str(text or "")).replace("]", ")")

@@ -1,0 +1,142 @@
+"""react-call/1: an action as a function call with keyword arguments, each a JSON value.
+
+    Thought: …
+    Action: get_weather(city="…", days=3)
+
+`Finish("…")` answers, `Finish(missing="…")` says what is missing. The parser also reads one positional
+argument, as the tool's first parameter.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from localreact.errors import GrammarError, ProtocolError
+from localreact.grammar import lark
+from localreact.protocols.base import Field
+from localreact.protocols.lines import LineProtocol
+from localreact.protocols.strict_json import load_beginning, load_value
+from localreact.types import Finish, ToolCall, ToolSpec, Turn, TurnSpec
+
+_HEAD = re.compile(r"Action:[ \t]*([^(\n]*?)[ \t]*\(")
+_KEY = re.compile(r"[ \t]*([^\W\d]\w*)[ \t]*=[ \t]*")
+_SPACE = re.compile(r"[ \t]*")
+
+
+class CallProtocol(LineProtocol):
+    name = "call"
+    how_to = 'one action, such as tool(name="value"), or Finish("answer")'
+
+    def rules(self, spec: TurnSpec) -> Mapping[str, Any]:
+        return {"keywords": partial(_keywords, spec)}
+
+    def write_call(self, call: ToolCall) -> str:
+        given = ", ".join(f"{name}={_dumps(value)}" for name, value in call.arguments.items())
+        return f"Action: {call.tool}({given})"
+
+    def write_finish(self, finish: Finish) -> str:
+        if finish.missing is not None:
+            return f"Action: Finish(missing={_dumps(finish.missing)})"
+        return f"Action: Finish({_dumps(finish.answer)})"
+
+    def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec]) -> Turn:
+        if not (head := _HEAD.match(action)):
+            raise ProtocolError("after the thought comes one action, such as tool(name=value)")
+        positional, given = _arguments(action, head.end())
+        if head[1] != "Finish":
+            if positional:
+                given = {_first_parameter(head[1], tools): positional[0]}
+            return ToolCall(thought, head[1], given)
+        if len(positional) == 1 and isinstance(positional[0], str):
+            return Finish(thought, answer=positional[0])
+        match given:
+            case {"answer": str(answer)} if len(given) == 1:
+                return Finish(thought, answer=answer)
+            case {"missing": str(missing)} if len(given) == 1:
+                return Finish(thought, missing=missing)
+        raise ProtocolError("Finish takes an answer, or missing=…")
+
+    def read_beginning(self, action: str) -> dict[Field, str]:
+        if not (head := re.match(r"Action: ([^(\n]+)\(", action)):
+            return {}
+        inside = action[head.end() :]
+        if head[1] != "Finish":
+            return {"tool": head[1], "arguments": inside.removesuffix(")")}
+        field: Field = "missing" if inside.startswith("missing=") else "answer"
+        start = inside.find('"')
+        if start < 0:
+            return {}
+        text = load_beginning(inside[start:].removesuffix(")"))
+        return {field: text} if isinstance(text, str) else {}
+
+
+def _first_parameter(name: str, tools: Sequence[ToolSpec]) -> str:
+    for tool in tools:
+        if tool.name == name:
+            return next(iter(tool.parameters.get("properties", {})), "input")
+    return "input"
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _arguments(text: str, at: int) -> tuple[list[Any], dict[str, Any]]:
+    """What stands between the parentheses, which close the text: one positional value, or keywords."""
+    positional: list[Any] = []
+    given: dict[str, Any] = {}
+    at = _after_space(text, at)
+    while not text.startswith(")", at):
+        key = _KEY.match(text, at)
+        value, at = load_value(text, key.end() if key else at)
+        if key is None:
+            positional.append(value)
+        elif key[1] in given:
+            raise ProtocolError(f"the argument {key[1]!r} stands twice")
+        else:
+            given[key[1]] = value
+        at = _after_space(text, at)
+        if text.startswith(",", at):
+            at = _after_space(text, at + 1)
+        elif not text.startswith(")", at):
+            raise ProtocolError("an action's arguments are separated by commas and end with ')'")
+    if text[at + 1 :].strip():
+        raise ProtocolError("nothing may follow an action")
+    if len(positional) > 1 or (positional and given):
+        raise ProtocolError("an action takes keyword arguments, or one positional argument")
+    return positional, given
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _keywords(spec: TurnSpec, rule: str, tool: ToolSpec) -> str:
+    """Rules for keyword arguments in the schema's order, those not required left out or not.
+
+    `RULE` begins; `RULE_first_N` stands before parameter N while none was written, `RULE_more_N` after one.
+    """
+    schema = lark.bounded(tool.parameters, spec.argument_max)
+    properties: dict[str, Any] = schema.get("properties", {})
+    required = schema.get("required", ())
+    shared: dict[str, Any] = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    lines = [f"{rule}: {rule}_first_0"]
+    for number, (name, each) in enumerate(properties.items()):
+        if not re.fullmatch(r"[^\W\d]\w*", name) or not isinstance(each, dict):
+            raise GrammarError(
+                f"tool {tool.name!r} can't be called in the call protocol: /properties/{name} is no keyword",
+                "Use the json or text protocol, or leave the tool out.",
+            )
+        following = f"{rule}_more_{number + 1}"
+        lines.append(f"{rule}_value_{number}: {lark.json_rule({**each, **shared})}")
+        for state, comma in (("first", ""), ("more", ", ")):
+            written = f"{lark.literal(f'{comma}{name}=')} {rule}_value_{number} {following}"
+            left_out = "" if name in required else f" | {rule}_{state}_{number + 1}"
+            lines.append(f"{rule}_{state}_{number}: {written}{left_out}")
+    lines += [f'{rule}_{state}_{len(properties)}: ""' for state in ("first", "more")]
+    return "\n".join(lines)

@@ -1,0 +1,148 @@
+"""What the text protocols share: a line of thought, then an action.
+
+A thought, a final answer and a bracket argument are one line without a marker (`grammar.markers`): text
+that looks like the beginning of another part of the transcript. Where an action holds JSON strings,
+such text is data.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from localreact.errors import GrammarError, ProtocolError
+from localreact.grammar import lark
+from localreact.grammar.markers import MARKER, marker_regex
+from localreact.grammar.templates import template
+from localreact.protocols.base import Field, turn_rules
+from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
+
+_THOUGHT = re.compile(r"\s*Thought:[ \t]*([^\n]*)\n(.*)", re.S)
+
+
+class LineProtocol(ABC):
+    """A subclass knows how an action is written and read."""
+
+    name: str
+    how_to: str
+    """Tells the model what comes after the thought."""
+
+    @property
+    def version(self) -> str:
+        return f"react-{self.name}/1"
+
+    def instructions(self, tools: Sequence[ToolSpec]) -> list[Segment]:
+        if not tools:
+            return [Segment("Answer the question. Reply with a thought, then the answer.", True)]
+        head = f"Answer the question with the help of tools. Reply with a thought, then {self.how_to}."
+        lines = [Segment(f"{head}\nTools:", True)]
+        for tool in tools:
+            names = ", ".join(tool.parameters.get("properties", {}))
+            lines.append(Segment(f"\n- {self.signature(tool.name, names)}: {tool.description}"))
+        return lines
+
+    def write(self, turn: Turn) -> str:
+        action = self.write_call(turn) if isinstance(turn, ToolCall) else self.write_finish(turn)
+        return f"Thought: {one_line(turn.thought)}\n{action}"
+
+    def observation(self, observation: Observation) -> list[Segment]:
+        text = observation.content if observation.ok else f"error: {observation.content}"
+        # Continued lines are set in: no line of a tool's text begins like a part of the transcript.
+        return [Segment("Observation: ", True), Segment("\n  ".join(text.splitlines()))]
+
+    def error(self, message: str) -> list[Segment]:
+        return [Segment("Protocol error: ", True), Segment(one_line(message))]
+
+    def grammar(self, spec: TurnSpec, language: str) -> TurnGrammar:
+        if language != "lark":
+            raise GrammarError(f"the {self.name} protocol can't be written in {language!r} yet")
+        text = template(f"{self.name}.lark").render(
+            spec=spec,
+            tools=spec.tools,
+            turns=turn_rules(spec),
+            literal=lark.literal,
+            json=lark.json_rule,
+            bounded=lark.bounded,
+            marker=marker_regex(),
+            **self.rules(spec),
+        )
+        return TurnGrammar("lark", text)
+
+    def parse(self, text: str, tools: Sequence[ToolSpec] = ()) -> Turn:
+        if not (found := _THOUGHT.fullmatch(text)):
+            raise ProtocolError("a turn begins with a line 'Thought: …'")
+        thought = without_marker(found[1].strip())
+        return self.read_action(thought, found[2].rstrip(), tools)
+
+    def reader(self) -> LineReader:
+        return LineReader(self)
+
+    def rules(self, spec: TurnSpec) -> Mapping[str, Any]:
+        """What the template needs beyond what all have.
+
+        Raises:
+            GrammarError: a tool that this protocol can't call.
+        """
+        return {}
+
+    def signature(self, tool: str, names: str) -> str:
+        return f"{tool}({names})"
+
+    @abstractmethod
+    def write_call(self, call: ToolCall) -> str: ...
+
+    @abstractmethod
+    def write_finish(self, finish: Finish) -> str: ...
+
+    @abstractmethod
+    def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec]) -> Turn:
+        """
+        Raises:
+            ProtocolError: it isn't exactly one action.
+        """
+
+    @abstractmethod
+    def read_beginning(self, action: str) -> dict[Field, str]:
+        """The fields of an action of which only a beginning is there, as far as they are certain."""
+
+
+class LineReader:
+    """Reads a turn of a text protocol while it is being written."""
+
+    def __init__(self, protocol: LineProtocol) -> None:
+        self._protocol = protocol
+        self._text = ""
+        self._shown: dict[Field, int] = {}
+
+    def feed(self, text: str) -> list[tuple[Field, str]]:
+        self._text += text
+        thought, newline, action = self._text.removeprefix("Thought: ").partition("\n")
+        values: dict[Field, str] = {}
+        if self._text.startswith("Thought: "):
+            values["thought"] = thought
+        if newline:
+            values |= self._protocol.read_beginning(action)
+        pieces = []
+        for field, value in values.items():
+            start = self._shown.get(field, 0)
+            if len(value) > start:
+                pieces.append((field, value[start:]))
+                self._shown[field] = len(value)
+        return pieces
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.splitlines())
+
+
+def without_marker(line: str) -> str:
+    """The line itself.
+
+    Raises:
+        ProtocolError: it holds a marker.
+    """
+    if MARKER.fullmatch(line):
+        raise ProtocolError("a line holds a marker, such as 'Observation:'")
+    return line

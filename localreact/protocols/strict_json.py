@@ -1,0 +1,62 @@
+"""JSON as a turn may hold it: no duplicate keys, no NaN or Infinity, nothing after the value."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from pydantic_core import from_json
+
+from localreact.errors import ProtocolError
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ProtocolError("a key stands twice in one object")
+    return result
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ProtocolError(f"{name} is no JSON value")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+
+
+def load_object(text: str) -> dict[str, Any]:
+    """The object that a text is.
+
+    Raises:
+        ProtocolError: it isn't exactly one JSON object.
+    """
+    try:
+        value = _DECODER.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"not one JSON object: {error}") from error
+    if not isinstance(value, dict):
+        raise ProtocolError("not a JSON object")
+    return value
+
+
+def load_value(text: str, at: int) -> tuple[Any, int]:
+    """The value that begins at a place, and where it ends.
+
+    Raises:
+        ProtocolError: no JSON value begins there.
+    """
+    try:
+        return _DECODER.raw_decode(text, at)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"not a JSON value: {error}") from error
+
+
+def load_beginning(text: str) -> Any:
+    """The value of which a text is the beginning, as far as it goes; None if it is none.
+
+    Strings may be cut anywhere; half an escape is left out.
+    """
+    try:
+        return from_json(text, allow_partial="trailing-strings")
+    except ValueError:
+        return None
