@@ -9,6 +9,8 @@ import os
 import signal
 import sys
 import threading
+from contextlib import closing, redirect_stdout
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -127,6 +129,9 @@ def run(
                 if docs is None and {"search", "lookup"} & set(names):
                     print("searching the example knowledge base; --docs DIR searches yours", file=sys.stderr)
             status = _follow(agent, text, view, as_document)
+    except KeyboardInterrupt:  # while the model was loading
+        print("interrupted", file=sys.stderr)
+        status = "cancelled"
     finally:
         view.close()
     raise typer.Exit(0 if status == "finished" else 1)
@@ -144,8 +149,9 @@ def _follow(agent: Agent, question: str, view: TerminalView, as_document: bool) 
     previous = signal.signal(signal.SIGINT, interrupt)
     try:
         running = agent.stream(question, cancel)
-        for event in running:
-            view.show(event)
+        with closing(running), redirect_stdout(sys.stderr):  # a tool that prints isn't the answer
+            for event in running:
+                view.show(event)
         outcome = running.outcome
         if as_document:
             print_json(as_json(outcome, agent.endpoint.name, agent.protocol.version, running.trace))
@@ -163,7 +169,7 @@ def _question(argument: str | None) -> str:
         argument = sys.stdin.buffer.read().decode("utf-8", "replace")
     if not argument.strip():
         raise UsageError("the question is empty", 'Write it: localreact run "What is 3*45+2*12?"')
-    return argument.strip()
+    return argument.strip().encode("utf-8", "replace").decode()  # an argument may be broken UTF-8
 
 
 def _default_traces() -> Path | None:
@@ -171,22 +177,21 @@ def _default_traces() -> Path | None:
     folder = platformdirs.user_state_path("localreact", appauthor=False) / "traces"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        print(f"no trace is kept: {folder} can't be made ({error.strerror})", file=sys.stderr)
-        return None
-    return folder
+        writable = os.access(folder, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        print(f"no trace is kept: {folder} can't be written", file=sys.stderr)
+    return folder if writable else None
 
 
 def main() -> None:
     """The command, with errors as messages and the exit codes above."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an answer in Chinese must not fail on a Latin terminal
     try:
         app()
     except LocalReactError as error:
         print(f"localreact: {printable(str(error))}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("localreact: interrupted", file=sys.stderr)
-        sys.exit(1)
-    except BrokenPipeError:  # the reader of our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)

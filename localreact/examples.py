@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jsonschema import Draft202012Validator
+from referencing import Registry
 
 from localreact.types import JsonSchema, ToolExample, ToolSpec
 
@@ -26,8 +27,12 @@ def examples_for(tools: tuple[ToolSpec, ...], per_tool: int) -> list[tuple[str, 
 
 
 def _made_up(tool: ToolSpec) -> tuple[ToolExample, ...]:
-    arguments = _sample(tool.parameters, "")
-    if not isinstance(arguments, dict) or not Draft202012Validator(dict(tool.parameters)).is_valid(arguments):
+    try:
+        arguments = _sample(tool.parameters, "")
+        fits = Draft202012Validator(dict(tool.parameters), registry=Registry()).is_valid(arguments)
+    except Exception:  # schemas come from anywhere; one that can't be sampled gets no example
+        return ()
+    if not fits or not isinstance(arguments, dict):
         return ()
     given = ", ".join(f"{name} {value}" for name, value in arguments.items())
     return (
@@ -62,7 +67,7 @@ def _sample(schema: JsonSchema | bool, name: str) -> Any:
                 key: _sample(each, key) for key, each in schema.get("properties", {}).items() if key in wanted
             }
         case "array":
-            return [_sample(schema.get("items", True), name)] * max(1, schema.get("minItems", 0))
+            return [_sample(schema.get("items", True), name)] * max(1, min(schema.get("minItems", 0), 3))
         case "integer" | "number":
             return max(1, schema.get("minimum", 1))
         case "boolean":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from localreact.budgets import SHORTEST_TURN, Budgets
 from localreact.run import Ending, RunState
 from localreact.types import Finish, Status, ToolCall, ToolSpec, Turn, TurnSpec
+
+CHARACTERS_PER_TOKEN = 3  # in running text; a careful figure for European languages
 
 MAX_REFUSED = 2
 """Texts that were no turn: the first gets another try, the second closes the tools, a third ends the run."""
@@ -22,8 +24,23 @@ class Plan:
     closing: Status | None = None
 
 
+@dataclass(frozen=True)
+class Room:
+    """Tokens of context: what the prompt takes, and what there is."""
+
+    needed: int
+    size: int
+
+    @property
+    def left(self) -> int:
+        return self.size - self.needed
+
+    def kept_for_last_turn(self, budgets: Budgets) -> int:
+        return min(budgets.kept_for_last_turn, self.size // 4)
+
+
 def next_turn(
-    state: RunState, budgets: Budgets, tools: tuple[ToolSpec, ...], evidence_gate: bool
+    state: RunState, budgets: Budgets, tools: tuple[ToolSpec, ...], evidence_gate: bool, room: Room
 ) -> Plan | Ending:
     """What the next turn may be, or the ending where nothing is left to go on with."""
     left = budgets.max_tokens - state.usage.generated
@@ -35,24 +52,43 @@ def next_turn(
         return Ending("token_budget", f"no answer within {budgets.max_tokens} tokens")
     if budgets.deadline_s is not None and time.monotonic() >= state.started + budgets.deadline_s:
         return Ending("deadline", f"no answer within {budgets.deadline_s:g} seconds")
-    closing = _closing(state, budgets, left, bool(tools))
+    if room.left < SHORTEST_TURN:
+        return Ending(
+            "context_overflow",
+            f"the prompt needs {room.needed} tokens and a turn {SHORTEST_TURN} more; "
+            f"the context holds {room.size}. Ask for a larger context (--ctx), or for fewer tools.",
+        )
+    closing = _closing(state, budgets, left, bool(tools), room)
     # From memory only where there is no gate; that something is missing only after having looked.
     answer = state.has_evidence or not (evidence_gate and tools)
+    looked = any(each.executed for each in state.observations)
+    tokens = min(left if closing or not tools else left - budgets.kept_for_last_turn, room.left)
     spec = TurnSpec(
         tools=() if closing else tools,
         answer=answer,
-        insufficient=bool(state.observations) or (closing is not None and not answer),
+        insufficient=looked or (closing is not None and not answer),
     )
-    return Plan(spec, left if closing or not tools else left - budgets.kept_for_last_turn, closing)
+    return Plan(_within(spec, tokens), tokens, closing)
 
 
-def _closing(state: RunState, budgets: Budgets, left: int, has_tools: bool) -> Status | None:
+def _within(spec: TurnSpec, tokens: int) -> TurnSpec:
+    """The spec with bounds that such a number of tokens can reach, so that a string is closed by its
+    bound rather than cut by the tokens."""
+    characters = CHARACTERS_PER_TOKEN * tokens
+    thought_max = max(spec.thought_min + 20, min(spec.thought_max, characters // 4))
+    answer_max = max(20, min(spec.answer_max, characters - thought_max))
+    return replace(spec, thought_max=thought_max, answer_max=answer_max)
+
+
+def _closing(state: RunState, budgets: Budgets, left: int, has_tools: bool, room: Room) -> Status | None:
     if state.refused_turns >= MAX_REFUSED:
         return "protocol_loop"
     if has_tools and len(state.steps) == budgets.max_steps - 1:
         return "max_steps"
     if has_tools and left < budgets.kept_for_last_turn + SHORTEST_TURN:
         return "token_budget"
+    if has_tools and state.steps and room.left < room.kept_for_last_turn(budgets) + SHORTEST_TURN:
+        return "context_overflow"
     return None
 
 

@@ -12,7 +12,15 @@ from rich.console import Console
 from rich.status import Status
 
 from localreact.run import Run
-from localreact.trace.events import Event, RunEnded, StepStarted, TextDelta, ToolEnded, TurnRefused
+from localreact.trace.events import (
+    Event,
+    RunEnded,
+    RunStarted,
+    StepStarted,
+    TextDelta,
+    ToolEnded,
+    TurnRefused,
+)
 from localreact.types import Finish, ToolCall
 
 STYLES = {"thought": "cyan", "action": "yellow", "observation": "green", "missing": "magenta"}
@@ -31,19 +39,23 @@ class TerminalView:
     """Feed it events. `quiet` leaves the answer only; `answer_out` None leaves that out too."""
 
     def __init__(self, answer_out: TextIO | None, quiet: bool = False) -> None:
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
+        self._console = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True, quiet=quiet)
         self._out = answer_out
         self._open = ""  # the field that is being written on the current line
         self._waiting: Status | None = None
         self._answer_written = False
+        self._stream_answers = False
 
     def show(self, event: Event) -> None:
         match event:
+            case RunStarted(enforced=enforced):
+                self._stream_answers = bool(enforced)
             case StepStarted():
                 self._wait()
             case TextDelta(field="answer", text=text):
                 self._begin("answer", "")
-                self._write_answer(text)
+                if self._stream_answers:  # elsewhere an answer may still be refused
+                    self._write_answer(text)
             case TextDelta(field="tool", text=text):
                 self._begin("action", "Action: ")
                 self._print(text + " ", "action")
@@ -56,6 +68,9 @@ class TerminalView:
                 self._begin("thought", "Thought: ")
                 self._print(text, "thought")
             case TurnRefused(problem=problem):
+                if self._answer_written and self._out:
+                    self._out.write("\n")
+                self._answer_written = False
                 self._begin("", "")
                 self._print(f"Not a turn: {problem}\n", "observation")
             case ToolEnded(observation=observation, shown=shown):

@@ -77,7 +77,7 @@ def test_a_run_that_ends_otherwise_exits_with_1() -> None:
         (["run", "x", "--trace", "/proc/nowhere/run.jsonl"], "can't be written"),
         (["run", "x", "--trace", "/"], "is a folder"),
         (["run", "x", "--max-steps", "0"], "max_steps must be at least 1"),
-        (["run", "x", "--temp", "-1"], "temperature must be 0 or more"),
+        (["run", "x", "--temp", "-1"], "temperature must be 0 (greedy)"),
         (["run", "x", "--colour"], "No such option"),
         (["run", "x", "--max-steps", "many"], "--max-steps"),
         (["run", ""], "the question is empty"),

@@ -16,6 +16,7 @@ LAYERS = [
     ["cli"],
     ["terminal"],
     ["agent"],
+    ["loop"],
     ["policy", "budgets", "context", "examples"],
     ["run"],
     ["tools"],

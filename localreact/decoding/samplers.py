@@ -17,6 +17,7 @@ from localreact.errors import GrammarError, UsageError
 from localreact.types import Sampling
 
 Scores = NDArray[np.float32]
+MIN_TEMPERATURE = 0.001  # below, single-precision scores lose the differences that matter
 
 
 class Constraint(Protocol):
@@ -29,8 +30,12 @@ class Constraint(Protocol):
 
 def check(sampling: Sampling) -> None:
     """Raises UsageError where a setting makes no sense."""
-    if not 0 <= sampling.temperature < float("inf"):
-        raise UsageError(f"temperature must be 0 or more, not {sampling.temperature}")
+    if sampling.temperature != 0 and not MIN_TEMPERATURE <= sampling.temperature < float("inf"):
+        raise UsageError(
+            f"temperature must be 0 (greedy), or {MIN_TEMPERATURE} or more, not {sampling.temperature}"
+        )
+    if sampling.seed < 0:
+        raise UsageError(f"seed must be 0 or more, not {sampling.seed}")
     if sampling.top_k < 0:
         raise UsageError(f"top_k must be 0 (off) or more, not {sampling.top_k}")
     if not 0 < sampling.top_p <= 1:

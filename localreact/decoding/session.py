@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,7 +33,7 @@ class Model:
         parameters = llama.llama_model_default_params()
         parameters.n_gpu_layers = n_gpu_layers
         backend.forget_log()
-        self.handle = llama.llama_model_load_from_file(str(path).encode(), parameters)
+        self.handle = llama.llama_model_load_from_file(os.fsencode(path), parameters)
         if not self.handle:
             reason = backend.last_complaint() or "llama.cpp gave no reason"
             raise ModelError(

@@ -107,7 +107,7 @@ class Vocab:
     def _cut_markers(self, text: str) -> list[str]:
         """Text that holds no control token of ours, cut inside each marker so that none is whole."""
         pieces, start = [], 0
-        for found in self._markers_pattern.finditer(text):
+        while found := self._markers_pattern.search(text, start):
             pieces.append(text[start : found.start() + 1])
             start = found.start() + 1
         return [piece for piece in (*pieces, text[start:]) if piece]

@@ -50,7 +50,7 @@ def from_template(template: str, bos: str = "", eos: str = "") -> ChatFormat | N
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     try:
         compiled = environment.from_string(template)
-    except TemplateError:
+    except Exception:  # a template is a program by somebody else: compiling it fails in many ways
         return None
     conversation = [_message("user", _USER), _message("assistant", _MODEL), _message("user", _AGAIN)]
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Generator
+import time
+import weakref
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from localreact.decoding.loop import decode
@@ -15,7 +18,7 @@ from localreact.decoding.threads import default_threads
 from localreact.endpoints.cards import ModelCard, card_for
 from localreact.endpoints.chat import TRANSCRIPT, ChatFormat, from_template
 from localreact.engines.llguidance import LLGuidanceEngine
-from localreact.errors import ContextOverflowError, EndpointError, GrammarError
+from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ModelError, UsageError
 from localreact.types import Completion, Limits, Prompt, Sampling, Span, TurnGrammar
 
 
@@ -42,6 +45,8 @@ class LlamaEndpoint:
         n_ctx: int | None = None,
         n_threads: int | None = None,
     ) -> None:
+        if n_ctx is not None and n_ctx < 1:
+            raise UsageError(f"a context holds at least 1 token, not {n_ctx}")
         path = Path(path)
         self._model = Model(path)
         self.card = card or card_for(self._model.metadata("general.name"))
@@ -50,12 +55,21 @@ class LlamaEndpoint:
         self.notices: list[str] = []
         self.chat = self._chat_format()
         limit = self._model.n_ctx_train or 4096
-        self._session = Session(
-            self._model, n_ctx=n_ctx or min(self.card.n_ctx, limit), n_threads=n_threads or default_threads()
-        )
+        try:
+            self._session = Session(
+                self._model,
+                n_ctx=n_ctx or min(self.card.n_ctx, limit),
+                n_threads=n_threads or default_threads(),
+            )
+        except ModelError:
+            self._model.close()
+            raise
         self.n_ctx = self._session.n_ctx
         self._engine = LLGuidanceEngine(self._model.vocab)
-        self._lock = threading.Lock()
+        self._completing = threading.Lock()
+        self._owner: int | None = None  # the thread that is completing
+        self._alive = threading.RLock()  # held while the model's memory is in use
+        weakref.finalize(self, _release, self._session, self._model).atexit = False
 
     def _chat_format(self) -> ChatFormat:
         template = self._model.metadata("tokenizer.chat_template")
@@ -73,13 +87,15 @@ class LlamaEndpoint:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids that the model is given."""
-        return self._model.vocab.encode(prompt.segments)
+        with self._in_use():
+            return self._model.vocab.encode(prompt.segments)
 
     def count(self, prompt: Prompt) -> int:
         return len(self.encode(prompt))
 
     def check(self, grammar: TurnGrammar) -> None:
-        self._engine.start(grammar)
+        with self._in_use():
+            self._engine.start(grammar)
 
     def complete(
         self, prompt: Prompt, grammar: TurnGrammar | None, limits: Limits, sampling: Sampling, turn: int = 0
@@ -92,18 +108,56 @@ class LlamaEndpoint:
                 f"the prompt needs {len(ids)} tokens and the context holds {self.n_ctx}",
                 "Ask for a larger context (--ctx), or for fewer tools.",
             )
-        with self._lock:
-            if self._session.handle is None:
-                raise EndpointError(f"{self.name} is closed")
-            matcher = self._engine.start(grammar)
+        self._begin(limits)
+        try:
+            with self._in_use():
+                matcher = self._engine.start(grammar)
             sampler = Sampler(sampling, stream=turn)
             return (yield from decode(self._session, ids, matcher, sampler, limits))
+        finally:
+            self._owner = None
+            self._completing.release()
 
     def close(self) -> None:
-        """Free the model's memory. Waits for a completion in progress."""
-        with self._lock:
-            self._session.close()
-            self._model.close()
+        """Free the model's memory. Waits for a completion on another thread.
+
+        Raises:
+            EndpointError: a completion of this very thread isn't finished.
+        """
+        self._begin(Limits(0))
+        try:
+            with self._alive:
+                _release(self._session, self._model)
+        finally:
+            self._owner = None
+            self._completing.release()
+
+    def _begin(self, limits: Limits) -> None:
+        """Wait for other completions to end, as long as the limits allow."""
+        while not self._completing.acquire(timeout=0.05):
+            if self._owner == threading.get_ident():
+                raise EndpointError(
+                    f"{self.name} is in the middle of another completion of this thread",
+                    "Read that stream to its end, or close it, before the next run.",
+                )
+            if limits.cancel is not None and limits.cancel.is_set():
+                raise EndpointError("cancelled while waiting for another completion")
+            if limits.deadline is not None and time.monotonic() >= limits.deadline:
+                raise EndpointError("the deadline passed while waiting for another completion")
+        self._owner = threading.get_ident()
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Keep `close` from freeing the memory meanwhile."""
+        with self._alive:
+            if self._session.handle is None:
+                raise EndpointError(f"{self.name} is closed", "Open the model again.")
+            yield
+
+
+def _release(session: Session, model: Model) -> None:
+    session.close()
+    model.close()
 
 
 def fingerprint(path: Path) -> str:

@@ -27,7 +27,8 @@ def json_rule(schema: JsonSchema, *, compact: bool = False) -> str:
 
 
 def bounded(schema: JsonSchema, max_length: int) -> dict[str, Any]:
-    """The schema with `maxLength` on every string that it leaves open."""
+    """The schema with `maxLength` on every string that it leaves open, and without properties that it
+    doesn't name: a model can't choose those well, and the grammar would let it name one twice."""
     result: dict[str, Any] = {}
     for key, value in schema.items():
         if key in ("properties", "$defs", "definitions", "patternProperties") and isinstance(value, dict):
@@ -41,7 +42,9 @@ def bounded(schema: JsonSchema, max_length: int) -> dict[str, Any]:
     kinds = result.get("type")
     is_string = kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
     if is_string and not result.keys() & {"maxLength", "enum", "const", "format", "pattern"}:
-        result["maxLength"] = max_length
+        result["maxLength"] = max(max_length, result.get("minLength", 0))
+    if "properties" in result:
+        result.setdefault("additionalProperties", False)
     return result
 
 

@@ -45,7 +45,8 @@ class JsonReader:
                 values["thought"] = turn[key]
         ending = turn
         if turn.get("tool") == "finish":
-            ending = turn.get("arguments") or {}
+            arguments = turn.get("arguments")
+            ending = arguments if isinstance(arguments, dict) else {}
         elif found := "arguments" in turn and _ARGUMENTS.search(self._text):
             raw = self._text[found.end() :]
             # Once the object is whole, its last character is the turn's own closing brace.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NoReturn
 
 from pydantic_core import from_json
@@ -21,7 +22,30 @@ def _no_constant(name: str) -> NoReturn:
     raise ProtocolError(f"{name} is no JSON value")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ProtocolError(f"the number {digits} is out of range")
+    return value
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+
+MAX_DEPTH = 64
+
+
+def _flat(value: Any, depth: int = 0) -> Any:
+    """The value itself.
+
+    Raises:
+        ProtocolError: it is nested deeper than what reads it later can follow.
+    """
+    if isinstance(value, dict | list):
+        if depth == MAX_DEPTH:
+            raise ProtocolError(f"values are nested deeper than {MAX_DEPTH} levels")
+        for each in value.values() if isinstance(value, dict) else value:
+            _flat(each, depth + 1)
+    return value
 
 
 def load_object(text: str) -> dict[str, Any]:
@@ -31,7 +55,7 @@ def load_object(text: str) -> dict[str, Any]:
         ProtocolError: it isn't exactly one JSON object.
     """
     try:
-        value = _DECODER.decode(text)
+        value = _flat(_DECODER.decode(text))
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"not one JSON object: {error}") from error
     if not isinstance(value, dict):
@@ -46,7 +70,8 @@ def load_value(text: str, at: int) -> tuple[Any, int]:
         ProtocolError: no JSON value begins there.
     """
     try:
-        return _DECODER.raw_decode(text, at)
+        value, end = _DECODER.raw_decode(text, at)
+        return _flat(value), end
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"not a JSON value: {error}") from error
 

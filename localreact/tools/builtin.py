@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +15,7 @@ from localreact.tools.knowledge import EXAMPLE_FOLDER, KnowledgeBase
 
 NAMES = ("calculator", "search", "lookup")
 DEFAULT = ("calculator", "search")
+_FILE = re.compile(r"(.+\.py)(?::(\w+))?")
 
 
 def load_tools(names: list[str], docs: Path | None) -> list[Tool]:
@@ -31,8 +34,8 @@ def load_tools(names: list[str], docs: Path | None) -> list[Tool]:
         elif name in ("search", "lookup"):
             knowledge = knowledge or KnowledgeBase(docs or EXAMPLE_FOLDER)
             tools += [each for each in knowledge.tools() if each.name == name]
-        elif ".py" in name:
-            tools += _from_file(name)
+        elif file := _FILE.fullmatch(name):
+            tools += _from_file(Path(file[1]).expanduser(), file[2])
         else:
             raise UsageError(
                 f"there is no tool {name!r}",
@@ -41,9 +44,7 @@ def load_tools(names: list[str], docs: Path | None) -> list[Tool]:
     return tools
 
 
-def _from_file(name: str) -> list[Tool]:
-    file, _, wanted = name.partition(".py")
-    path, wanted = Path(file + ".py").expanduser(), wanted.removeprefix(":")
+def _from_file(path: Path, wanted: str | None) -> list[Tool]:
     module = _run(path)
     found = {key: value for key, value in vars(module).items() if isinstance(value, Tool)}
     if wanted:
@@ -55,10 +56,12 @@ def _from_file(name: str) -> list[Tool]:
 
 
 def _run(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = f"localreact_tools_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise UsageError(f"there is no file {path}", "Give the path of a Python file with tools in it.")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up there
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the file is the user's code

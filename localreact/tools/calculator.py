@@ -76,7 +76,6 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.Pow: _power,
-    ast.BitXor: _power,  # people write 2^10
 }
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -93,7 +92,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 _CONSTANTS = {"pi": math.pi, "e": math.e}
 _SPELLINGS = str.maketrans(
-    {"×": "*", "÷": "/", "−": "-", "·": "*", "（": "(", "）": ")", "，": ",", "＝": "="}
+    {"^": "**", "×": "*", "÷": "/", "−": "-", "·": "*", "（": "(", "）": ")", "，": ",", "＝": "="}
 )
 
 

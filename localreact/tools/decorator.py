@@ -38,7 +38,8 @@ class Tool:
         if self._model is None:
             return self.function(**arguments)
         values = self._model.model_validate(arguments)
-        return self.function(**{name: getattr(values, name) for name in self._model.model_fields})
+        fields = self._model.model_fields
+        return self.function(**{str(field.alias): getattr(values, name) for name, field in fields.items()})
 
 
 @overload
@@ -98,9 +99,9 @@ def _from_function(
     described = {p.arg_name: p.description for p in documentation.params}
     try:
         hints = typing.get_type_hints(function, localns=dict(namespace), include_extras=True)
-    except NameError as error:
+    except (NameError, TypeError) as error:
         raise ToolDefinitionError(
-            f"tool {name!r}: a type hint names something unknown: {error}",
+            f"tool {name!r}: its type hints can't be read: {error}",
             "Define it before the tool, where the tool can see it.",
         ) from error
     fields: dict[str, Any] = {}
@@ -115,9 +116,10 @@ def _from_function(
                 f"{where} has no type hint", f"Write it, for example: def {name}({parameter.name}: str)."
             )
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (
+        # A name of its own for each field: a parameter may be called `copy` or `model_validate`.
+        fields[f"p{len(fields)}"] = (
             hints[parameter.name],
-            Field(default=default, description=described.get(parameter.name)),
+            Field(default=default, alias=parameter.name, description=described.get(parameter.name)),
         )
     try:
         model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)

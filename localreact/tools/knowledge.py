@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ HITS = 1  # a small model answers from the wrong one of two (benchmarks/LOG.md)
 
 _CJK = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
 _WORDS = re.compile(rf"[{_CJK}]+|[^\W{_CJK}]+")
+_ENDS = re.compile(r"\n\s*\n|[.!?]\s|[。！？]")
 _CJK_RUN = re.compile(rf"[{_CJK}]+")
 _SAYS_LITTLE = """a an and are as at be by did do does for from had has have how in is it its of on or
 that the their this to was were what when where which who whom whose why with"""
@@ -43,6 +45,7 @@ class KnowledgeBase:
             raise UsageError(f"there is no folder {self.folder}", "Give a folder of text or Markdown files.")
         self._lock = threading.Lock()
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
+        weakref.finalize(self, self._database.close)
         self._database.execute("CREATE TABLE passage (id INTEGER PRIMARY KEY, title TEXT, body TEXT)")
         self._database.execute(
             "CREATE VIRTUAL TABLE words USING fts5(title, body, tokenize = 'porter unicode61')"
@@ -58,7 +61,12 @@ class KnowledgeBase:
             )
 
     def _add(self, path: Path) -> None:
-        text = path.read_text("utf-8", errors="replace").strip()
+        try:
+            text = path.read_text("utf-8", errors="replace").strip()
+        except OSError as error:
+            raise UsageError(
+                f"{path} can't be read: {error.strerror}", "Mend it, or move it away."
+            ) from error
         heading = re.match(r"#+ +(.+)", text)
         title = heading[1].strip() if heading else path.stem.replace("_", " ").replace("-", " ")
         body = text[heading.end() :].strip() if heading else text
@@ -161,15 +169,14 @@ class KnowledgeBase:
 
 def _passages(body: str) -> Iterator[str]:
     """Stretches of at most PASSAGE characters, cut between paragraphs or sentences where possible."""
-    rest = re.sub(r"[ \t]+", " ", body).strip()
-    while len(rest) > PASSAGE:
-        window = rest[:PASSAGE]
-        ends = [m.end() for m in re.finditer(r"\n\s*\n|[.!?]\s|[。！？]", window)]
-        cut = ends[-1] if ends else PASSAGE
-        yield " ".join(rest[:cut].split())
-        rest = rest[cut:].lstrip()
-    if rest:
-        yield " ".join(rest.split())
+    text = re.sub(r"[ \t]+", " ", body).strip()
+    start = 0
+    while len(text) - start > PASSAGE:
+        ends = [found.end() for found in _ENDS.finditer(text, start, start + PASSAGE)]
+        cut = ends[-1] if ends else start + PASSAGE
+        yield " ".join(text[start:cut].split())
+        start = cut
+    yield " ".join(text[start:].split())
 
 
 def _words(text: str) -> list[str]:

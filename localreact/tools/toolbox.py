@@ -6,13 +6,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from itertools import islice
 from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, best_match
 from pydantic import BaseModel
+from referencing import Registry
 
 from localreact.errors import ToolDefinitionError
 from localreact.tools.decorator import Tool, tool
@@ -37,7 +38,7 @@ class Toolbox:
             self._add(each if isinstance(each, Tool) else tool(each))
 
     def _add(self, new: Tool) -> None:
-        name, schema = new.spec.name, new.spec.parameters
+        name, schema = new.spec.name, {"type": "object", **new.spec.parameters}
         if name in self._tools:
             raise ToolDefinitionError(f"two tools are named {name!r}", "Rename one: @tool(name=…).")
         if name in RESERVED or not _NAME.fullmatch(name):
@@ -46,16 +47,18 @@ class Toolbox:
                 "Names are 1 to 64 letters, digits, '_', '-' or '.', and 'finish' is taken.",
             )
         try:
-            Draft202012Validator.check_schema(dict(schema))
+            Draft202012Validator.check_schema(schema)
         except SchemaError as error:
             raise ToolDefinitionError(
                 f"tool {name!r}: its schema is broken at {error.json_path}: {error.message}"
             ) from error
-        if schema.get("type", "object") != "object":
+        if schema["type"] != "object":
             raise ToolDefinitionError(f"tool {name!r}: its parameters must be an object")
-        self._tools[name] = new
+        self._tools[name] = replace(new, spec=replace(new.spec, parameters=schema))
         self._validators[name] = Draft202012Validator(
-            dict(schema), format_checker=Draft202012Validator.FORMAT_CHECKER
+            schema,
+            format_checker=Draft202012Validator.FORMAT_CHECKER,
+            registry=Registry(),  # no reference is fetched from anywhere
         )
 
     @property
@@ -67,7 +70,10 @@ class Toolbox:
         if call.tool not in self._tools:
             names = ", ".join(self._tools) or "none"
             return _refusal(call, f"there is no tool {call.tool!r}; the tools are: {names}")
-        problem = best_match(self._validators[call.tool].iter_errors(dict(call.arguments)))
+        try:
+            problem = best_match(self._validators[call.tool].iter_errors(dict(call.arguments)))
+        except Exception as error:  # a schema with a dead reference, say
+            return _refusal(call, f"the schema of {call.tool} can't be applied: {error}")
         if problem is not None:
             where = problem.json_path.removeprefix("$").removeprefix(".") or "the arguments"
             return _refusal(call, f"invalid arguments at {where}: {problem.message[:300]}")

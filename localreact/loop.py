@@ -1,0 +1,182 @@
+"""The loop: read, evaluate, act, until the run has ended. One screen, then the three steps."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TypeVar
+
+from localreact import context, policy
+from localreact.budgets import SHORTEST_TURN, Budgets
+from localreact.endpoints.base import Endpoint
+from localreact.errors import ProtocolError
+from localreact.policy import Plan
+from localreact.protocols import Protocol
+from localreact.protocols.base import mark_truncated
+from localreact.run import Ending, RunState
+from localreact.tools import Toolbox
+from localreact.trace.events import (
+    Event,
+    StepStarted,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+    TurnCompleted,
+    TurnRead,
+    TurnRefused,
+)
+from localreact.types import (
+    Completion,
+    Finish,
+    Limits,
+    Observation,
+    Prompt,
+    Sampling,
+    ToolCall,
+    Turn,
+    TurnGrammar,
+    TurnSpec,
+)
+
+T = TypeVar("T")
+Events = Generator[Event, None, T]
+"""Yields events as they happen, then returns a result."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    endpoint: Endpoint
+    protocol: Protocol
+    toolbox: Toolbox
+    budgets: Budgets
+    sampling: Sampling
+    evidence_gate: bool
+
+    def run(self, state: RunState, transcript: context.Transcript, cancel: threading.Event) -> Events[Ending]:
+        while True:
+            if cancel.is_set():
+                return Ending("cancelled", "stopped between two turns")
+            needed = self.endpoint.count(transcript.prompt)
+            room = policy.Room(needed, self.endpoint.n_ctx)
+            plan = policy.next_turn(state, self.budgets, self.toolbox.specs, self.evidence_gate, room)
+            if isinstance(plan, Ending):
+                return plan
+            completion = yield from self._evaluate(state, transcript, plan, cancel)
+            if completion.stop in ("deadline", "cancelled"):
+                state.add(completion)
+                return Ending(completion.stop, "stopped in the middle of a turn")
+            turn = yield from self._read(state, transcript, plan, completion)
+            if turn is None:
+                continue
+            problem = policy.objection(turn, plan)
+            if isinstance(turn, Finish) and not problem:
+                state.add(completion, turn)
+                return policy.ending_of(turn, plan)
+            yield from self._act(state, transcript, completion, turn, problem)
+
+    def _evaluate(
+        self, state: RunState, transcript: context.Transcript, plan: Plan, cancel: threading.Event
+    ) -> Events[Completion]:
+        """Let the model write one turn, within what the context and the budgets leave."""
+        step, spec = len(state.steps) + 1, plan.spec
+        yield StepStarted(
+            step=step,
+            prompt=transcript.take_new(),
+            tools=tuple(tool.name for tool in spec.tools),
+            answer=spec.answer,
+            insufficient=spec.insufficient,
+            max_tokens=plan.max_tokens,
+            closing=plan.closing or "",
+        )
+        deadline = None if self.budgets.deadline_s is None else state.started + self.budgets.deadline_s
+        writing = self.endpoint.complete(
+            transcript.prompt,
+            self.grammar(spec),
+            Limits(plan.max_tokens, deadline, cancel),
+            self.sampling,
+            turn=step,
+        )
+        reader = self.protocol.reader()
+        with closing(writing):
+            while True:
+                try:
+                    span = next(writing)
+                except StopIteration as finished:
+                    completion: Completion = finished.value
+                    yield TurnCompleted(step, completion)
+                    return completion
+                for field, text in reader.feed(span.text):
+                    yield TextDelta(step, field, text)
+
+    def _read(
+        self, state: RunState, transcript: context.Transcript, plan: Plan, completion: Completion
+    ) -> Events[Turn | None]:
+        """The turn that a text is. A text that is none goes into no later prompt."""
+        step = len(state.steps) + 1
+        if completion.stop == "length":
+            yield TurnRefused(step, "the tokens ran out inside the turn")
+            state.add(completion, problem="length")
+            transcript.user(self.protocol.error("your reply was cut off; be brief"))
+            return None
+        try:
+            turn = mark_truncated(self.protocol.parse(completion.text, self.toolbox.specs), plan.spec)
+        except ProtocolError as error:
+            yield TurnRefused(step, error.message)
+            state.add(completion, problem="refused")
+            transcript.user(self.protocol.error(f"your reply was no turn: {error.message}"))
+            return None
+        yield TurnRead(step, turn)
+        return turn
+
+    def _act(
+        self,
+        state: RunState,
+        transcript: context.Transcript,
+        completion: Completion,
+        turn: Turn,
+        problem: str,
+    ) -> Events[None]:
+        """Execute a call, at most once, and put the observation where the model reads on."""
+        step = len(state.steps) + 1
+        call_id, started = f"{state.run_id}:{step}", time.monotonic()
+        if problem or not isinstance(turn, ToolCall):
+            name = turn.tool if isinstance(turn, ToolCall) else "finish"
+            observation = Observation(name, problem, ok=False, executed=False)
+        else:
+            yield ToolStarted(step, call_id, turn.tool, turn.arguments)
+            started = time.monotonic()
+            try:
+                observation = self.toolbox.execute(turn)
+            except KeyboardInterrupt:
+                observation = Observation(turn.tool, "interrupted; the outcome is unknown", ok=False)
+                state.add(completion, turn, observation)
+                yield ToolEnded(step, call_id, observation, time.monotonic() - started)
+                raise
+        transcript.model(completion.text, completion.tokens)
+        shown = self._fit(transcript, observation)
+        transcript.user(self.protocol.observation(shown))
+        state.add(completion, turn, observation)
+        clipped = shown.content if shown.content != observation.content else None
+        yield ToolEnded(step, call_id, observation, time.monotonic() - started, clipped)
+
+    def grammar(self, spec: TurnSpec) -> TurnGrammar | None:
+        """The turn in the language that the endpoint enforces; None only where it enforces none."""
+        if not self.endpoint.languages:
+            return None
+        return self.protocol.grammar(spec, self.endpoint.languages[0])
+
+    def _fit(self, transcript: context.Transcript, observation: Observation) -> Observation:
+        """The observation, cut so that a last turn still fits into the context after it."""
+
+        def shown(content: str) -> Observation:
+            return Observation(observation.tool, content, observation.ok, observation.executed)
+
+        def count(content: str) -> int:
+            return self.endpoint.count(Prompt(tuple(self.protocol.observation(shown(content)))))
+
+        room = policy.Room(self.endpoint.count(transcript.prompt), self.endpoint.n_ctx)
+        left = room.left - room.kept_for_last_turn(self.budgets) - 2 * SHORTEST_TURN
+        return shown(context.fit(observation.content, left, count))
