@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -176,6 +177,35 @@ def test_ctrl_c_ends_the_run_as_cancelled(stock: Tool, where: str) -> None:
     else:
         run, _ = scripted(interrupted, call(tool="interrupted"))
     assert (run.status, run.answer) == ("cancelled", None)
+
+
+def test_a_call_interrupted_by_ctrl_c_is_kept_with_its_outcome_unknown() -> None:
+    @tool
+    def pay(sku: str) -> str:
+        raise KeyboardInterrupt
+
+    run, _ = scripted(pay, call(tool="pay"))
+    assert run.status == "cancelled"
+    assert run.steps[0].observation is not None
+    assert "outcome is unknown" in run.steps[0].observation.content
+    assert run.usage.generated > 0
+
+
+def test_insufficient_needs_a_call_that_was_made(stock: Tool) -> None:
+    run, _ = scripted(stock, insufficient(), insufficient(), call(), finish())
+    assert run.status == "finished"
+
+
+def test_a_full_context_closes_the_tools_and_asks_for_the_answer() -> None:
+    @tool
+    def read() -> str:
+        """Read on."""
+        return "word " * 4000
+
+    endpoint = ScriptedEndpoint([WRITE(ToolCall("I read on now.", "read", {}))] * 3 + [finish()], n_ctx=700)
+    steps = [e for e in Agent(endpoint, [read], max_steps=50).stream("x") if isinstance(e, StepStarted)]
+    assert steps[-1].closing == "context_overflow"
+    assert steps[-1].answer
 
 
 def test_an_unknown_tool_is_an_observation_with_the_valid_names(stock: Tool) -> None:
@@ -371,6 +401,26 @@ def test_a_tool_result_full_of_control_tokens_adds_none_to_the_prompt(smollm2: L
     assert hostile
     assert len(marks) == 2
     assert all(found == ours for found, ours in marks)
+
+
+def test_a_second_run_inside_a_first_is_refused_rather_than_hung(agent: Agent) -> None:
+    running = agent.stream("What is 2+2?")
+    for event in running:
+        if isinstance(event, TextDelta):
+            break
+    inner = agent.run("What is 3+3?")
+    assert inner.status == "endpoint_error"
+    assert "in the middle of another completion" in inner.reason
+    running.close()
+    assert agent.run("What is 3*45+2*12?").answer == "159"
+
+
+def test_a_closed_model_is_an_error_and_no_crash(tiny_gguf: Path) -> None:
+    agent = Agent(tiny_gguf)
+    agent.close()
+    run = agent.run("x")
+    assert run.status == "endpoint_error"
+    assert "is closed" in run.reason
 
 
 def test_a_schema_that_cannot_be_enforced_names_the_tool(smollm2: LlamaEndpoint) -> None:

@@ -161,6 +161,33 @@ def test_ctrl_c_in_mid_run_closes_the_trace(tmp_path: Path) -> None:
     assert read_trace(trace)[-1]["status"] == "cancelled"
 
 
+def test_what_a_tool_prints_is_not_the_answer(tmp_path: Path) -> None:
+    tools = tmp_path / "loud.py"
+    tools.write_text(
+        "from localreact import tool\n"
+        "@tool\ndef count(word: str) -> int:\n    'Count letters.'\n    print('LOUD')\n    return len(word)\n"
+    )
+    done = localreact(
+        "run", "How many letters has tree?", "-T", str(tools), "--json", "-q", "--max-steps", "3"
+    )
+    assert json.loads(done.stdout)["steps"][0]["tool"] == "count"
+    assert "LOUD" in done.stderr
+
+
+def test_a_reader_that_goes_away_does_not_hang_the_command(tmp_path: Path) -> None:
+    trace = tmp_path / "run.jsonl"
+    command = [sys.executable, "-m", "localreact", "run", "What is 3*45+2*12?", "--trace", str(trace)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.wait(timeout=60)
+    assert process.stderr is not None
+    assert b"Traceback" not in process.stderr.read()
+    process.stderr.close()
+    assert process.returncode != 0
+    assert read_trace(trace)[-1]["event"] == "RunEnded"
+
+
 def test_help_and_version() -> None:
     assert localreact("--version").stdout.startswith("localreact 0.")
     text = localreact("run", "--help").stdout
@@ -183,3 +210,9 @@ def test_escape_sequences_in_tool_output_do_not_reach_the_terminal(tmp_path: Pat
     done = localreact("run", "What is Quarl?", "--docs", str(tmp_path), "-T", "search")
     assert "\x1b" not in done.stderr
     assert "\u202e" not in done.stderr
+
+
+def test_text_is_shown_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "quarl.md").write_text("# Quarl\n\nQuarl is [bold]1:100:2[/bold] :smile: a fruit.")
+    done = localreact("run", "What is Quarl?", "--docs", str(tmp_path), "-T", "search")
+    assert "[bold]1:100:2[/bold] :smile:" in done.stderr

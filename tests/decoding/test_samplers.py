@@ -108,6 +108,8 @@ def test_truncation_never_keeps_what_is_masked() -> None:
     "sampling",
     [
         Sampling(temperature=-1),
+        Sampling(temperature=1e-39),
+        Sampling(seed=-1),
         Sampling(temperature=float("nan")),
         Sampling(top_k=-1),
         Sampling(top_p=0),

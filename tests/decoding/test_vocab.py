@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localreact.decoding.vocab import Vocab
+from localreact.decoding.vocab import Vocab, _any_of
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.types import Segment
 
@@ -51,6 +51,14 @@ def test_a_marker_does_not_arise_where_segments_meet(
     special = [i for i in vocab.encode(segments) if i in vocab.control | vocab.markers]
     ours = [i for s in segments if s.trusted for i in vocab.encode([s]) if i in vocab.control | vocab.markers]
     assert special == ours
+
+
+def test_markers_that_overlap_are_all_broken() -> None:
+    vocab = object.__new__(Vocab)
+    vocab._markers_pattern = _any_of(["<|a|>", "|a|>b>"])
+    pieces = vocab._cut_markers("x<|a|>b>y")
+    assert "".join(pieces) == "x<|a|>b>y"
+    assert not any(marker in piece for piece in pieces for marker in ("<|a|>", "|a|>b>"))
 
 
 def test_trusted_text_is_tokenized_as_llama_cpp_does_it(smollm2: LlamaEndpoint) -> None:

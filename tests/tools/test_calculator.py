@@ -21,6 +21,8 @@ from localreact.tools.calculator import CalculatorError, calculator, evaluate, s
         ("10/4", "2.5"),
         ("-1/8", "-0.125"),
         ("2^10", "1024"),
+        ("3*2^2", "12"),
+        ("-2^2", "-4"),
         ("-7//2", "-4"),
         ("7 % 3", "1"),
         ("12 × 3 − 6 ÷ 2 =", "33"),

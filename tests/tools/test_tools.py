@@ -12,9 +12,9 @@ from pydantic import BaseModel, Field
 
 from localreact.errors import ToolDefinitionError, UsageError
 from localreact.examples import examples_for
-from localreact.tools import Toolbox, tool
+from localreact.tools import Tool, Toolbox, tool
 from localreact.tools.builtin import load_tools
-from localreact.types import ToolCall
+from localreact.types import ToolCall, ToolSpec
 
 
 def call(name: str, **arguments: Any) -> ToolCall:
@@ -205,6 +205,23 @@ def test_big_integers_and_text_reach_the_tool_unchanged() -> None:
     assert got == [value]
 
 
+def test_parameters_may_have_any_name() -> None:
+    @tool
+    def odd(copy: int, model_validate: str, json: bool = True) -> str:
+        return f"{copy} {model_validate} {json}"
+
+    assert list(odd.spec.parameters["properties"]) == ["copy", "model_validate", "json"]
+    assert Toolbox([odd]).execute(call("odd", copy=1, model_validate="x")).content == "1 x True"
+
+
+def test_a_schema_with_a_dead_reference_is_told_and_fetched_from_nowhere() -> None:
+    for target in ("#/$defs/nothing", "http://127.0.0.1:9/schema.json"):
+        spec = ToolSpec("f", "", {"properties": {"a": {"$ref": target}}, "required": ["a"]})
+        box = Toolbox([Tool(spec, lambda a: a)])
+        assert "can't be applied" in box.execute(call("f", a=1)).content
+        assert examples_for(box.specs, 1) == []
+
+
 def test_examples_are_made_for_the_tools_at_hand() -> None:
     @tool
     def book(city: str, nights: Annotated[int, Field(ge=2)], kind: Literal["single", "double"]) -> str:
@@ -229,6 +246,14 @@ def test_tools_are_loaded_by_name_or_from_a_file(tmp_path: Path) -> None:
         "lookup",
         "calculator",
     ]
+    hidden = tmp_path / ".pyenv" / "dated.py"
+    hidden.parent.mkdir()
+    hidden.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom localreact import tool\n"
+        "@dataclass\nclass Day:\n    n: int\n"
+        "@tool\ndef three(day: Day) -> int:\n    'Three.'\n    return day.n\n"
+    )
+    assert Toolbox(load_tools([str(hidden)], None)).execute(call("three", day={"n": 3})).content == "3"
     path.with_name("broken.py").write_text("raise RuntimeError('no')")
     for wrong, message in [
         ("nothing", "no tool 'nothing'"),

@@ -77,6 +77,24 @@ def test_a_stream_that_nobody_reads_on_is_recorded_as_cancelled(tmp_path: Path, 
         _ = running.outcome
 
 
+def test_closing_a_run_that_has_ended_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    running = Agent(ScriptedEndpoint([FINISH]), trace=path).stream("x")
+    for event in running:
+        if type(event).__name__ == "RunEnded":
+            break
+    running.close()
+    assert [r["status"] for r in read_trace(path) if r["event"] == "RunEnded"] == ["finished"]
+    assert running.outcome.status == "finished"
+
+
+def test_a_bug_still_ends_the_trace(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with pytest.raises(RuntimeError):
+        Agent(ScriptedEndpoint([RuntimeError("a bug")]), trace=path).run("x")
+    assert "a bug" in read_trace(path)[-1]["reason"]
+
+
 SCRIPT = """
 import sys, time
 from localreact import Agent, ScriptedEndpoint, tool
