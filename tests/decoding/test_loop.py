@@ -107,6 +107,16 @@ def test_the_ends_are_told_apart(smollm2: LlamaEndpoint) -> None:
     assert complete(smollm2, turn_grammar(), Limits(400, cancel=cancel))[1].stop == "cancelled"
 
 
+def test_a_turn_that_may_go_on_can_be_ended_by_the_model(tiny: LlamaEndpoint) -> None:
+    grammar = TurnGrammar("lark", "start: /[a-z]{3,60}/")
+    ends = {}
+    for seed in range(20):
+        _, completion = complete(tiny, grammar, Limits(100), Sampling(temperature=1.0, seed=seed))
+        ends[completion.stop] = completion.text
+    assert set(ends) <= {"eog", "complete"}
+    assert 3 <= len(ends["eog"]) <= 60
+
+
 def test_an_abandoned_completion_leaves_the_endpoint_usable(smollm2: LlamaEndpoint) -> None:
     generator = smollm2.complete(PROMPT, turn_grammar(), Limits(400), Sampling())
     next(generator)
