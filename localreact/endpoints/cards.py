@@ -35,7 +35,7 @@ class ModelCard:
     n_ctx: int = 4096
     protocol: str = "json"
     spelling: Mapping[str, Any] = field(default_factory=dict)
-    examples: int = 1
+    examples: int = 2
 
     def path(self) -> Path:
         """Where the model file lies.
