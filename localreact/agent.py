@@ -21,6 +21,7 @@ from localreact.endpoints.base import Endpoint
 from localreact.endpoints.resolve import DEFAULT_MODEL, open_endpoint
 from localreact.errors import ContextOverflowError, EndpointError, GrammarError, TraceError
 from localreact.examples import examples_for
+from localreact.grammar.schema import Relaxation, enforceable
 from localreact.loop import Loop
 from localreact.protocols import Protocol
 from localreact.protocols import protocol as named_protocol
@@ -32,11 +33,7 @@ from localreact.trace.events import (
     RunStarted,
 )
 from localreact.trace.jsonl import TraceWriter
-from localreact.types import (
-    Sampling,
-    Segment,
-    TurnSpec,
-)
+from localreact.types import Sampling, Segment, ToolSpec, TurnSpec
 
 
 def _forget(event: Event) -> None:
@@ -88,6 +85,8 @@ class Agent:
         self.sampling = sampling
         self.evidence_gate = evidence_gate
         self.trace = None if trace is None else Path(trace)
+        self.relaxations: list[Relaxation] = []
+        """What the grammar can't hold of the tools' schemas, and is checked after a turn."""
         self._owned = ExitStack()
         if isinstance(model, str | os.PathLike):
             self.endpoint = open_endpoint(model, n_ctx)
@@ -96,16 +95,19 @@ class Agent:
             self.endpoint = model
         try:
             self.protocol = self._protocol(protocol, spelling)
+            specs = self._enforceable_specs()
             self._loop = Loop(
-                self.endpoint, self.protocol, self.toolbox, self.budgets, sampling, evidence_gate
+                self.endpoint, self.protocol, self.toolbox, specs, self.budgets, sampling, evidence_gate
             )
-            self._check_tools()
-            specs = self.toolbox.specs
+            if (grammar := self._loop.grammar(TurnSpec(specs))) is not None:
+                self.endpoint.check(grammar)
             self._opening = context.opening(
                 self.endpoint.chat,
                 self.protocol,
-                self.protocol.instructions(specs),
-                examples_for(specs, self.endpoint.card.examples if examples is None else examples),
+                self.protocol.instructions(self.toolbox.specs),
+                examples_for(
+                    self.toolbox.specs, self.endpoint.card.examples if examples is None else examples
+                ),
             )
         except BaseException:
             self.close()
@@ -219,23 +221,16 @@ class Agent:
             spelling = card.spelling if name == card.protocol else {}
         return named_protocol(name, spelling)
 
-    def _check_tools(self) -> None:
-        """Compile the grammar of all tools, so that a schema that can't be enforced shows up now."""
-        specs = self.toolbox.specs
-        if (grammar := self._loop.grammar(TurnSpec(specs))) is None:
-            return
-        try:
-            self.endpoint.check(grammar)
-        except GrammarError as error:
-            for spec in specs:
-                try:
-                    self.endpoint.check(self._loop.grammar(TurnSpec((spec,))) or grammar)
-                except GrammarError as why:
-                    raise GrammarError(
-                        f"the schema of tool {spec.name!r} can't be enforced: {why.message}",
-                        "Change the schema, or leave the tool out.",
-                    ) from error
-            raise
+    def _enforceable_specs(self) -> tuple[ToolSpec, ...]:
+        """The tools with what the endpoint can enforce of their schemas; `relaxations` has the rest."""
+        if not self.endpoint.languages:
+            return self.toolbox.specs
+        specs = []
+        for spec in self.toolbox.specs:
+            enforced, left_out = enforceable(spec)
+            specs.append(enforced)
+            self.relaxations += left_out
+        return tuple(specs)
 
     def _trace_path(self, state: RunState) -> Path | None:
         if self.trace is None:

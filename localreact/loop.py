@@ -36,6 +36,7 @@ from localreact.types import (
     Prompt,
     Sampling,
     ToolCall,
+    ToolSpec,
     Turn,
     TurnGrammar,
     TurnSpec,
@@ -51,6 +52,9 @@ class Loop:
     endpoint: Endpoint
     protocol: Protocol
     toolbox: Toolbox
+    specs: tuple[ToolSpec, ...]
+    """The tools as the grammar holds them: their schemas less what it can't."""
+
     budgets: Budgets
     sampling: Sampling
     evidence_gate: bool
@@ -61,7 +65,7 @@ class Loop:
                 return Ending("cancelled", "stopped between two turns")
             needed = self.endpoint.count(transcript.prompt)
             room = policy.Room(needed, self.endpoint.n_ctx)
-            plan = policy.next_turn(state, self.budgets, self.toolbox.specs, self.evidence_gate, room)
+            plan = policy.next_turn(state, self.budgets, self.specs, self.evidence_gate, room)
             if isinstance(plan, Ending):
                 return plan
             completion = yield from self._evaluate(state, transcript, plan, cancel)

@@ -440,14 +440,19 @@ def say(text: str) -> str:
     return text
 
 
-def test_a_keyword_that_the_engine_refuses_names_the_tool(smollm2: LlamaEndpoint) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"a": {"not": {"type": "string"}}},
-        "required": ["a"],
-        "additionalProperties": False,
-    }
-    with pytest.raises(GrammarError, match="the schema of tool 'shout' can't be enforced"):
+def test_what_the_grammar_cannot_hold_is_reported_and_checked_after_the_turn(smollm2: LlamaEndpoint) -> None:
+    schema = {"type": "object", "properties": {"a": {"not": {"const": "x"}}}, "required": ["a"]}
+    shout = Tool(ToolSpec("shout", "Shout.", schema), lambda a: a)
+    agent = Agent(smollm2, [shout])
+    assert [str(each) for each in agent.relaxations] == [
+        "tool 'shout': 'not' at /properties/a is checked after the turn"
+    ]
+    assert not agent.toolbox.execute(ToolCall("", "shout", {"a": "x"})).executed
+
+
+def test_a_schema_that_no_grammar_can_hold_names_tool_and_pointer(smollm2: LlamaEndpoint) -> None:
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/gone"}}, "required": ["a"]}
+    with pytest.raises(GrammarError, match="tool 'shout' can't be enforced at /properties/a"):
         Agent(smollm2, [Tool(ToolSpec("shout", "Shout.", schema), lambda a: a)])
 
 

@@ -14,6 +14,7 @@ PACKAGE = Path(localreact.__file__).parent
 LAYERS = [
     ["__init__", "__main__"],
     ["cli"],
+    ["commands"],
     ["terminal"],
     ["agent"],
     ["loop"],

@@ -65,7 +65,7 @@ class LlamaEndpoint:
             self._model.close()
             raise
         self.n_ctx = self._session.n_ctx
-        self._engine = LLGuidanceEngine(self._model.vocab)
+        self._engine = LLGuidanceEngine.for_vocab(self._model.vocab)
         self._completing = threading.Lock()
         self._owner: int | None = None  # the thread that is completing
         self._alive = threading.RLock()  # held while the model's memory is in use

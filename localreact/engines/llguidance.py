@@ -19,26 +19,47 @@ _SPECIAL = b"\xff"  # llguidance's mark for tokens that aren't text
 
 
 class LLGuidanceEngine:
-    """Needs the model to stay loaded: the tokenizer calls into its vocabulary."""
+    """Compiles for one tokenizer; make it with `for_vocab` or `over_bytes`."""
 
     name = "llguidance"
     language = "lark"
 
-    def __init__(self, vocab: Vocab) -> None:
-        """Takes about 0.1 s at a vocabulary of 49k; keep it for as long as the model."""
+    def __init__(self, tokenizer: LLTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._n_vocab = tokenizer.vocab_size
+        self.eog = frozenset(tokenizer.eos_tokens)
+
+    @classmethod
+    def over_bytes(cls) -> LLGuidanceEngine:
+        """Without a model: token n is byte n. For looking at grammars."""
+        return cls(LLTokenizer("byte"))
+
+    @classmethod
+    def for_vocab(cls, vocab: Vocab) -> LLGuidanceEngine:
+        """For a model, which has to stay loaded: the tokenizer calls into its vocabulary. Takes about
+        0.1 s at a vocabulary of 49k; keep it for as long as the model."""
         tokens = list(vocab.pieces)
         for token in vocab.control:
             tokens[token] = _SPECIAL + b"<%d>" % token
         for token in vocab.markers:
             tokens[token] = _SPECIAL + tokens[token]
         library = backend.load().llama_cpp._lib
-        self._n_vocab = vocab.size
-        self._tokenizer = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # missing in its stubs
+        tokenizer = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # missing in its stubs
             tokens=tokens,
             vocab_ptr=vocab.handle,
             tokenize_fptr=ctypes.cast(library.llama_tokenize, ctypes.c_void_p).value,
             eos_token=sorted(vocab.eog),
         )
+        return cls(tokenizer)
+
+    def accepts(self, grammar: TurnGrammar, text: str) -> bool:
+        """Whether the text is exactly one legal turn. On an engine over bytes."""
+        matcher = self.start(grammar)
+        for byte in text.encode("utf-8", "replace"):
+            if matcher.done or not matcher.allows(byte):
+                return False
+            matcher.accept([byte])
+        return matcher.done or any(matcher.allows(token) for token in self.eog)
 
     def start(self, grammar: TurnGrammar) -> LLGuidanceMatcher:
         source = LLMatcher.grammar_from_lark(grammar.text)

@@ -6,6 +6,7 @@ Source of the dialect: docs/syntax.md and docs/json_schema.md in guidance-ai/llg
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from localreact.types import JsonSchema
@@ -28,25 +29,43 @@ def json_rule(schema: JsonSchema, *, compact: bool = False) -> str:
 
 def bounded(schema: JsonSchema, max_length: int) -> dict[str, Any]:
     """The schema with `maxLength` on every string that it leaves open, and without properties that it
-    doesn't name: a model can't choose those well, and the grammar would let it name one twice."""
-    result: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in ("properties", "$defs", "definitions", "patternProperties") and isinstance(value, dict):
-            result[key] = {name: _bounded(each, max_length) for name, each in value.items()}
-        elif key in ("anyOf", "oneOf", "allOf", "prefixItems") and isinstance(value, list):
-            result[key] = [_bounded(each, max_length) for each in value]
-        elif key in ("items", "additionalProperties"):
-            result[key] = _bounded(value, max_length)
-        else:
-            result[key] = value
+    doesn't name: a model can't choose those well, and the grammar would let it name one twice.
+
+    Where schemas are combined (`allOf`, or a reference beside properties), what one part doesn't name
+    another may, and objects stay as they are.
+    """
+    bounds: dict[str, Any] = _bounded(schema, max_length, close=not _combines(schema))
+    return bounds
+
+
+def _bounded(schema: Any, max_length: int, close: bool) -> Any:
+    if not isinstance(schema, Mapping):
+        return schema
+    result = dict(schema)
+    for key in ("properties", "$defs", "definitions", "patternProperties"):
+        if key in result:
+            result[key] = {name: _bounded(each, max_length, close) for name, each in result[key].items()}
+    for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        if key in result:
+            result[key] = [_bounded(each, max_length, close) for each in result[key]]
+    for key in ("items", "additionalProperties"):
+        if key in result:
+            result[key] = _bounded(result[key], max_length, close)
     kinds = result.get("type")
     is_string = kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
     if is_string and not result.keys() & {"maxLength", "enum", "const", "format", "pattern"}:
         result["maxLength"] = max(max_length, result.get("minLength", 0))
-    if "properties" in result:
+    names = result.get("properties", {})
+    if close and "properties" in result and set(result.get("required", ())) <= set(names):
         result.setdefault("additionalProperties", False)
     return result
 
 
-def _bounded(schema: Any, max_length: int) -> Any:
-    return bounded(schema, max_length) if isinstance(schema, dict) else schema
+def _combines(schema: Any) -> bool:
+    """Whether one object may have to fit several subschemas."""
+    if isinstance(schema, list):
+        return any(map(_combines, schema))
+    if not isinstance(schema, Mapping):
+        return False
+    here = "allOf" in schema or ("properties" in schema and bool(schema.keys() & {"$ref", "anyOf", "oneOf"}))
+    return here or any(map(_combines, schema.values()))

@@ -39,6 +39,8 @@ class Toolbox:
 
     def _add(self, new: Tool) -> None:
         name, schema = new.spec.name, {"type": "object", **new.spec.parameters}
+        if not schema.keys() - {"type", "title", "description", "$schema"}:
+            schema["properties"] = {}  # a tool without parameters, as people write it
         if name in self._tools:
             raise ToolDefinitionError(f"two tools are named {name!r}", "Rename one: @tool(name=…).")
         if name in RESERVED or not _NAME.fullmatch(name):

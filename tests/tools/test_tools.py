@@ -205,6 +205,13 @@ def test_big_integers_and_text_reach_the_tool_unchanged() -> None:
     assert got == [value]
 
 
+def test_a_tool_without_parameters_is_called_with_none() -> None:
+    for parameters in ({}, {"type": "object"}, {"type": "object", "properties": {}}):
+        box = Toolbox([Tool(ToolSpec("ping", "", parameters), lambda: "pong")])
+        assert box.specs[0].parameters["properties"] == {}
+        assert box.execute(call("ping")).content == "pong"
+
+
 def test_parameters_may_have_any_name() -> None:
     @tool
     def odd(copy: int, model_validate: str, json: bool = True) -> str:

@@ -1,0 +1,155 @@
+"""`localreact run`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from contextlib import closing, redirect_stdout
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import platformdirs
+import typer
+
+from localreact.agent import Agent
+from localreact.endpoints.resolve import DEFAULT_MODEL
+from localreact.errors import UsageError
+from localreact.protocols import PROTOCOLS
+from localreact.terminal import TerminalView, as_json, print_json, printable
+from localreact.tools.builtin import DEFAULT, NAMES, load_tools
+from localreact.types import Sampling
+
+
+def run(
+    question: Annotated[
+        str | None, typer.Argument(help="What to answer; without it, or as -, standard input.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option("-m", "--model", help="A model's name, or a GGUF file.")
+    ] = DEFAULT_MODEL,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help=f"Format of a turn: {', '.join(PROTOCOLS)}. Default: as the model card says."),
+    ] = None,
+    docs: Annotated[
+        Path | None, typer.Option(help="Folder of text or Markdown files for search and lookup.")
+    ] = None,
+    tool: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-T",
+            "--tool",
+            help=f"A tool: {', '.join(NAMES)}, FILE.py or FILE.py:NAME. May be repeated. "
+            f"Default: {', '.join(DEFAULT)}.",
+        ),
+    ] = None,
+    max_steps: Annotated[int, typer.Option(help="Turns at most; the last can only finish.")] = 8,
+    max_tokens: Annotated[
+        int, typer.Option(help="Tokens to generate at most, in all turns together.")
+    ] = 4096,
+    deadline: Annotated[float | None, typer.Option(help="Seconds at most.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers (with --temp).")] = 0,
+    temp: Annotated[float, typer.Option(help="Temperature; 0 is greedy.")] = 0.0,
+    ctx: Annotated[
+        int | None, typer.Option(help="Tokens of context. Default: as the model card says.")
+    ] = None,
+    evidence_gate: Annotated[
+        bool,
+        typer.Option(
+            "--evidence-gate/--no-evidence-gate", help="Admit an answer only after a tool has given a result."
+        ),
+    ] = True,
+    as_document: Annotated[
+        bool, typer.Option("--json", help="Print the whole run as one JSON document.")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write the trace here. Default: a file in the user's state folder.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print the answer only.")] = False,
+) -> None:
+    """Answer a question with tools. The answer goes to stdout, everything else to stderr.
+
+    Exit code 0: finished; 1: the run ended otherwise; 2: wrong use, or a part is missing.
+    """
+    text = _question(question)
+    if trace is not None and trace.is_dir():
+        raise UsageError(f"the trace {trace} is a folder", "Give a file, for example --trace run.jsonl.")
+    names = tool if tool is not None else list(DEFAULT)
+    tools = load_tools(names, docs)
+    view = TerminalView(None if as_document else sys.stdout, quiet=quiet)
+    try:
+        with Agent(
+            model,
+            tools,
+            max_steps=max_steps,
+            max_tokens=max_tokens,
+            deadline=deadline,
+            sampling=Sampling(temperature=temp, seed=seed),
+            evidence_gate=evidence_gate,
+            protocol=protocol,
+            trace=trace or _default_traces(),
+            n_ctx=ctx,
+        ) as agent:
+            if not quiet:
+                for notice in (*agent.endpoint.notices, *map(str, agent.relaxations)):
+                    print(printable(notice), file=sys.stderr)
+                if docs is None and {"search", "lookup"} & set(names):
+                    print("searching the example knowledge base; --docs DIR searches yours", file=sys.stderr)
+            status = _follow(agent, text, view, as_document)
+    except KeyboardInterrupt:  # while the model was loading
+        print("interrupted", file=sys.stderr)
+        status = "cancelled"
+    finally:
+        view.close()
+    raise typer.Exit(0 if status == "finished" else 1)
+
+
+def _follow(agent: Agent, question: str, view: TerminalView, as_document: bool) -> str:
+    """Show a run as it happens; the first Ctrl-C cancels it, a second interrupts at once."""
+    cancel = threading.Event()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if cancel.is_set():
+            raise KeyboardInterrupt
+        cancel.set()
+
+    previous = signal.signal(signal.SIGINT, interrupt)
+    try:
+        running = agent.stream(question, cancel)
+        with closing(running), redirect_stdout(sys.stderr):  # a tool that prints isn't the answer
+            for event in running:
+                view.show(event)
+        outcome = running.outcome
+        if as_document:
+            print_json(as_json(outcome, agent.endpoint.name, agent.protocol.version, running.trace))
+        return outcome.status
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _question(argument: str | None) -> str:
+    if argument is None or argument == "-":
+        if sys.stdin is None or sys.stdin.isatty():
+            raise UsageError(
+                "no question given", 'Write it: localreact run "What is 3*45+2*12?", or pipe it in.'
+            )
+        argument = sys.stdin.buffer.read().decode("utf-8", "replace")
+    if not argument.strip():
+        raise UsageError("the question is empty", 'Write it: localreact run "What is 3*45+2*12?"')
+    return argument.strip().encode("utf-8", "replace").decode()  # an argument may be broken UTF-8
+
+
+def _default_traces() -> Path | None:
+    """Where runs leave their traces when no file is named; None where that can't be written."""
+    folder = platformdirs.user_state_path("localreact", appauthor=False) / "traces"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        print(f"no trace is kept: {folder} can't be written", file=sys.stderr)
+    return folder if writable else None

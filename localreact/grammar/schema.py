@@ -1,0 +1,188 @@
+"""JSON Schema as far as a grammar can hold it: what is left out is reported, what is broken is named.
+
+Leaving a keyword out widens the language, never narrows it, and arguments are validated against the
+whole schema after the turn. So a relaxation costs at most a turn, and is no hole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llguidance import LLMatcher
+
+from localreact.errors import GrammarError
+from localreact.types import ToolSpec
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# What llguidance's schema compiler enforces (docs/json_schema.md in guidance-ai/llguidance), then what
+# only says something about a schema.
+_ENFORCED = _words(
+    """$ref $defs definitions type enum const anyOf oneOf allOf properties required additionalProperties
+    patternProperties minProperties maxProperties items prefixItems minItems maxItems minLength maxLength
+    pattern format minimum maximum exclusiveMinimum exclusiveMaximum multipleOf"""
+)
+_ANNOTATIONS = _words(
+    """title description default examples deprecated readOnly writeOnly $schema $id $comment $anchor
+    contentMediaType contentEncoding"""
+)
+_FORMATS = _words("date-time time date duration email hostname ipv4 ipv6 uuid uri")
+_NEVER: tuple[Any, ...] = (False, {"not": {}}, {"not": True})
+
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SINGLE = ("items", "additionalProperties")
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """A keyword that the grammar doesn't hold; arguments are checked against it after the turn."""
+
+    tool: str
+    pointer: str
+    keyword: str
+
+    def __str__(self) -> str:
+        return f"tool {self.tool!r}: {self.keyword!r} at {self.pointer} is checked after the turn"
+
+
+def enforceable(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxation]]:
+    """The tool with the part of its schema that a grammar can hold, and what was left out.
+
+    Raises:
+        GrammarError: what is left can't be compiled, or no finite value satisfies it; the message
+            names the tool and a JSON pointer into its schema.
+    """
+    left_out: list[Relaxation] = []
+
+    def relax(schema: Any, pointer: str) -> Any:
+        if not isinstance(schema, Mapping):
+            return schema
+        kept: dict[str, Any] = {}
+        for key, value in schema.items():
+            unknown_format = key == "format" and value not in _FORMATS
+            if key in _ANNOTATIONS:
+                continue
+            if key not in _ENFORCED or unknown_format:
+                left_out.append(Relaxation(tool.name, pointer or "/", key))
+            elif key in _MAPS:
+                kept[key] = {
+                    name: relax(each, f"{pointer}/{key}/{_token(name)}") for name, each in value.items()
+                }
+            elif key in _LISTS:
+                kept[key] = [relax(each, f"{pointer}/{key}/{i}") for i, each in enumerate(value)]
+            elif key in _SINGLE:
+                kept[key] = relax(value, f"{pointer}/{key}")
+            else:
+                kept[key] = value
+        for name, each in dict(schema.get("properties", {})).items():
+            if each in _NEVER and name not in schema.get("required", ()):
+                del kept["properties"][name]
+        if "oneOf" in kept and problem({**_defs(tool.parameters), **kept}):
+            kept["anyOf"] = kept.pop("oneOf")
+            left_out.append(Relaxation(tool.name, pointer or "/", "oneOf"))
+        return kept
+
+    parameters = relax(tool.parameters, "")
+    if not _finite(parameters):
+        endless = (p for p, each in _subschemas(parameters) if not _finite({**_defs(parameters), **each}))
+        where = max(endless, key=len)
+        raise GrammarError(
+            f"the schema of tool {tool.name!r} can't be satisfied at {where or '/'}: "
+            "it refers to itself without end",
+            "Make the reference optional, or leave the tool out.",
+        )
+    if problem(parameters):
+        where, why = _blame(parameters)
+        raise GrammarError(
+            f"the schema of tool {tool.name!r} can't be enforced at {where or '/'}: {why}",
+            "Change the schema, or leave the tool out.",
+        )
+    return replace(tool, parameters=parameters), left_out
+
+
+def problem(schema: Mapping[str, Any]) -> str:
+    """Why the schema can't be compiled; empty where it can."""
+    failed, messages = LLMatcher.validate_grammar_with_warnings(
+        LLMatcher.grammar_from_json_schema(json.dumps(schema))
+    )
+    return " ".join(messages[0].split()) if failed else ""
+
+
+def _blame(schema: Mapping[str, Any]) -> tuple[str, str]:
+    """The innermost subschema that can't be compiled by itself, as a pointer, and why."""
+    found = ("", problem(schema))
+    for pointer, each in _subschemas(schema):
+        if len(pointer) > len(found[0]) and (why := problem({**_defs(schema), **each})):
+            found = (pointer, why)
+    return found
+
+
+def _subschemas(schema: Any, pointer: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every subschema with its pointer, the schema itself first."""
+    if not isinstance(schema, Mapping):
+        return
+    yield pointer, schema
+    for key in _MAPS:
+        for name, each in schema.get(key, {}).items():
+            yield from _subschemas(each, f"{pointer}/{key}/{_token(name)}")
+    for key in _LISTS:
+        for index, each in enumerate(schema.get(key, ())):
+            yield from _subschemas(each, f"{pointer}/{key}/{index}")
+    for key in _SINGLE:
+        yield from _subschemas(schema.get(key), f"{pointer}/{key}")
+
+
+def _finite(schema: Mapping[str, Any]) -> bool:
+    """Whether some finite value may satisfy the schema, as far as its references go: the least fixed
+    point of "everything that must be there is finite"."""
+    known: dict[str, bool] = {}
+
+    def finite(each: Any) -> bool:
+        if not isinstance(each, Mapping):
+            return each is not False
+        if not known.get(each.get("$ref", ""), True):  # a dead reference is for the compiler to name
+            return False
+        if "enum" in each or "const" in each:
+            return True
+        if not all(finite(part) for part in each.get("allOf", ())):
+            return False
+        for key in ("anyOf", "oneOf"):
+            if each.get(key) and not any(finite(part) for part in each[key]):
+                return False
+        kinds = each.get("type")
+        if kinds in ("object", ["object"]):
+            properties = each.get("properties", {})
+            return all(finite(properties[name]) for name in each.get("required", ()) if name in properties)
+        if kinds in ("array", ["array"]) and each.get("minItems", 0) > len(each.get("prefixItems", ())):
+            return finite(each.get("items", True))
+        return True
+
+    definitions = {
+        f"#/{key}/{name}": each
+        for key in ("$defs", "definitions")
+        for name, each in schema.get(key, {}).items()
+    }
+    known = dict.fromkeys(definitions, False)
+    changed = True
+    while changed:
+        changed = False
+        for reference, each in definitions.items():
+            if not known[reference] and finite(each):
+                known[reference] = changed = True
+    return finite(schema)
+
+
+def _defs(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+
+
+def _token(name: str) -> str:
+    """A name as a part of a JSON pointer (RFC 6901)."""
+    return name.replace("~", "~0").replace("/", "~1")

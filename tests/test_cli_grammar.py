@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.test_cli import localreact
+
+CALL = '{"thought": "I need to compute.", "type": "tool_call", "tool": "calculator", "arguments": %s}'
+
+
+def test_the_grammar_of_a_turn_is_shown() -> None:
+    done = localreact("grammar", "show", "-T", "calculator", "--protocol", "text")
+    assert done.returncode == 0
+    assert "Action: calculator" in done.stdout
+    assert "MARKER" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (CALL % '{"expression": "1+1"}', 0),
+        (CALL % '{"expression": 2}', 1),
+        (CALL % '{"expression": "1+1"}' + '{"type": "tool_result", "result": "2"}', 1),
+        ("The answer is 2.", 1),
+        ("", 1),
+    ],
+)
+def test_a_text_is_tried(text: str, code: int) -> None:
+    assert localreact("grammar", "check", "--accepts", text).returncode == code
+
+
+def test_relaxations_are_reported(tmp_path: Path) -> None:
+    definition = {
+        "type": "function",
+        "function": {"name": "f", "parameters": {"properties": {"a": {"not": {}}}}},
+    }
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps([definition]))
+    done = localreact("grammar", "check", "-T", str(path), "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == {
+        "tools": ["f"],
+        "relaxations": [{"tool": "f", "pointer": "/properties/a", "keyword": "not"}],
+        "accepted": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"properties": {"a": {"pattern": "^hi(!$"}}}', "$.properties.a.pattern"),
+        ('{"properties": {"a": {"$ref": "#/$defs/gone"}}}', "/properties/a"),
+        ("{", "is not JSON"),
+        ("[]", "no JSON Schema object"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_exits_with_2(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text(content)
+    done = localreact("grammar", "check", "--schema", str(path))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
