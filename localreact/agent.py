@@ -55,6 +55,8 @@ class Agent:
         evidence_gate: no answer before a tool has given a result (where there are tools).
         protocol, spelling, examples: the format of turns (`json`, `text`, `bracket` or `call`), how
             it is written, and worked examples of each tool in the prompt; by default as the model card says.
+        engine: what holds a model in process to its turns: `llguidance`, or `free` for nothing (stop
+            strings and the strict parser, to compare with).
         trace: a file (for one run), or a folder that gets a file per run.
 
     Raises:
@@ -78,6 +80,7 @@ class Agent:
         examples: int | None = None,
         trace: str | os.PathLike[str] | None = None,
         n_ctx: int | None = None,
+        engine: str = "llguidance",
     ) -> None:
         samplers.check(sampling)
         self.budgets = Budgets(max_steps, max_tokens, deadline)
@@ -89,7 +92,7 @@ class Agent:
         """What the grammar can't hold of the tools' schemas, and is checked after a turn."""
         self._owned = ExitStack()
         if isinstance(model, str | os.PathLike):
-            self.endpoint = open_endpoint(model, n_ctx)
+            self.endpoint = open_endpoint(model, n_ctx, engine=engine)
             self._owned.callback(self.endpoint.close)
         else:
             self.endpoint = model

@@ -99,7 +99,7 @@ class Loop:
         writing = self.endpoint.complete(
             transcript.prompt,
             self.grammar(spec),
-            Limits(plan.max_tokens, deadline, cancel),
+            Limits(plan.max_tokens, deadline, cancel, self.protocol.stops),
             self.sampling,
             turn=step,
         )

@@ -163,11 +163,15 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`max_tokens` counts sampled and forced tokens; `deadline` is in `time.monotonic()` seconds."""
+    """`max_tokens` counts sampled and forced tokens; `deadline` is in `time.monotonic()` seconds.
+
+    `stops` end a turn where no grammar does: the text is cut before the first of them.
+    """
 
     max_tokens: int
     deadline: float | None = None
     cancel: threading.Event | None = None
+    stops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import platformdirs
 import typer
 
 from localreact.agent import Agent
+from localreact.endpoints.llama import ENGINES
 from localreact.endpoints.resolve import DEFAULT_MODEL
 from localreact.errors import UsageError
 from localreact.protocols import PROTOCOLS
@@ -34,6 +35,10 @@ def run(
         str | None,
         typer.Option(help=f"Format of a turn: {', '.join(PROTOCOLS)}. Default: as the model card says."),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(help=f"What holds the model to its turns: {', '.join(ENGINES)} (no grammar at all)."),
+    ] = ENGINES[0],
     docs: Annotated[
         Path | None, typer.Option(help="Folder of text or Markdown files for search and lookup.")
     ] = None,
@@ -90,6 +95,7 @@ def run(
             sampling=Sampling(temperature=temp, seed=seed),
             evidence_gate=evidence_gate,
             protocol=protocol,
+            engine=engine,
             trace=trace or _default_traces(),
             n_ctx=ctx,
         ) as agent:

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from localreact.decoding.loop import decode
@@ -17,9 +18,13 @@ from localreact.decoding.session import Model, Session
 from localreact.decoding.threads import default_threads
 from localreact.endpoints.cards import ModelCard, card_for
 from localreact.endpoints.chat import TRANSCRIPT, ChatFormat, from_template
+from localreact.engines.base import Matcher
+from localreact.engines.free import FreeMatcher, cut_at_stop
 from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ModelError, UsageError
 from localreact.types import Completion, Limits, Prompt, Sampling, Span, TurnGrammar
+
+ENGINES = ("llguidance", "free")
 
 
 class LlamaEndpoint:
@@ -30,13 +35,12 @@ class LlamaEndpoint:
         card: what is known of the model; by default the card that knows the file's own name.
         n_ctx: tokens of context; by default the card's, at most what the model was trained for.
         n_threads: by default the physical cores that the process may use.
+        engine: `llguidance`, or `free` for no grammar at all (to compare with).
 
     Raises:
         MissingPartError: llama-cpp-python isn't there.
         ModelError: the file can't be loaded.
     """
-
-    languages: tuple[str, ...] = ("lark",)
 
     def __init__(
         self,
@@ -44,7 +48,10 @@ class LlamaEndpoint:
         card: ModelCard | None = None,
         n_ctx: int | None = None,
         n_threads: int | None = None,
+        engine: str = "llguidance",
     ) -> None:
+        if engine not in ENGINES:
+            raise UsageError(f"there is no engine {engine!r}", f"Engines: {', '.join(ENGINES)}.")
         if n_ctx is not None and n_ctx < 1:
             raise UsageError(f"a context holds at least 1 token, not {n_ctx}")
         path = Path(path)
@@ -65,7 +72,8 @@ class LlamaEndpoint:
             self._model.close()
             raise
         self.n_ctx = self._session.n_ctx
-        self._engine = LLGuidanceEngine.for_vocab(self._model.vocab)
+        self._engine = LLGuidanceEngine.for_vocab(self._model.vocab) if engine == "llguidance" else None
+        self.languages: tuple[str, ...] = (self._engine.language,) if self._engine else ()
         self._completing = threading.Lock()
         self._owner: int | None = None  # the thread that is completing
         self._alive = threading.RLock()  # held while the model's memory is in use
@@ -94,14 +102,11 @@ class LlamaEndpoint:
         return len(self.encode(prompt))
 
     def check(self, grammar: TurnGrammar) -> None:
-        with self._in_use():
-            self._engine.start(grammar)
+        self._start(grammar, ())
 
     def complete(
         self, prompt: Prompt, grammar: TurnGrammar | None, limits: Limits, sampling: Sampling, turn: int = 0
     ) -> Generator[Span, None, Completion]:
-        if grammar is None:
-            raise GrammarError("the in-process endpoint decodes under a grammar only")
         ids = self.encode(prompt)
         if len(ids) >= self.n_ctx:
             raise ContextOverflowError(
@@ -110,13 +115,28 @@ class LlamaEndpoint:
             )
         self._begin(limits)
         try:
-            with self._in_use():
-                matcher = self._engine.start(grammar)
+            matcher = self._start(grammar, limits.stops)
             sampler = Sampler(sampling, stream=turn)
-            return (yield from decode(self._session, ids, matcher, sampler, limits))
+            completion = yield from decode(self._session, ids, matcher, sampler, limits)
+            return completion if self._engine else self._cut(completion, limits.stops)
         finally:
             self._owner = None
             self._completing.release()
+
+    def _start(self, grammar: TurnGrammar | None, stops: tuple[str, ...]) -> Matcher:
+        with self._in_use():
+            if self._engine is None:
+                return FreeMatcher(self._model.vocab, stops)
+            if grammar is None:
+                raise GrammarError("this endpoint decodes under a grammar only; engine='free' does without")
+            return self._engine.start(grammar)
+
+    def _cut(self, completion: Completion, stops: tuple[str, ...]) -> Completion:
+        """A free completion without its stop string. Where something was cut, or a control token ended
+        it, its ids don't go into the next prompt: the text does."""
+        text = cut_at_stop(completion.text, stops)
+        whole = text == completion.text and not self._model.vocab.control.intersection(completion.tokens)
+        return completion if whole else replace(completion, text=text, tokens=())
 
     def close(self) -> None:
         """Free the model's memory. Waits for a completion on another thread.

@@ -14,7 +14,10 @@ DEFAULT_MODEL = "smollm2"
 
 
 def open_endpoint(
-    model: str | os.PathLike[str], n_ctx: int | None = None, n_threads: int | None = None
+    model: str | os.PathLike[str],
+    n_ctx: int | None = None,
+    n_threads: int | None = None,
+    engine: str = "llguidance",
 ) -> Endpoint:
     """An endpoint for the name of a model card (`smollm2`) or the path of a GGUF file.
 
@@ -24,7 +27,7 @@ def open_endpoint(
     """
     card = cards().get(str(model))
     if card and card.package:
-        return LlamaEndpoint(card.path(), card, n_ctx, n_threads)
+        return LlamaEndpoint(card.path(), card, n_ctx, n_threads, engine)
     path = Path(model).expanduser()
     if not path.exists():
         names = ", ".join(sorted(name for name, each in cards().items() if each.package))
@@ -32,4 +35,4 @@ def open_endpoint(
             f"there is no model {str(model)!r}: no file of that name, and no model card",
             f"Give the path of a GGUF file, or one of: {names}.",
         )
-    return LlamaEndpoint(path, None, n_ctx, n_threads)
+    return LlamaEndpoint(path, None, n_ctx, n_threads, engine)

@@ -6,15 +6,17 @@ from collections.abc import Generator, Iterable
 
 from localreact.endpoints.cards import GENERIC, ModelCard
 from localreact.endpoints.chat import TRANSCRIPT, ChatFormat
+from localreact.engines.free import cut_at_stop
 from localreact.errors import EndpointError, GrammarError
 from localreact.types import Completion, Limits, Prompt, Sampling, Span, StopReason, TurnGrammar, Usage
 
 
 class ScriptedEndpoint:
-    """Replies with fixed texts, one a turn; nothing is enforced, so the strict parser has to hold.
+    """Replies with fixed texts, one a turn, cut at stop strings; nothing is enforced, so the strict
+    parser has to hold.
 
-    A reply that is an exception is raised instead. `prompts` collects what the endpoint was given,
-    `grammars` stays empty. Tokens are counted as characters divided by four, rounded up.
+    A reply that is an exception is raised instead. `prompts` collects what the endpoint was given.
+    Tokens are counted as characters divided by four, rounded up.
     """
 
     languages: tuple[str, ...] = ()
@@ -48,6 +50,7 @@ class ScriptedEndpoint:
         if isinstance(reply, BaseException):
             raise reply
         stop: StopReason = "eog"
+        reply = cut_at_stop(reply, limits.stops)
         if _tokens(reply) > limits.max_tokens:
             reply, stop = reply[: 4 * limits.max_tokens], "length"
         span = Span("sampled", reply)

@@ -25,6 +25,10 @@ class Protocol(typing.Protocol):
     def version(self) -> str:
         """Name and version, as it stands in traces (`react-json/1`)."""
 
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Texts that no turn holds and with which something else begins, for where no grammar is."""
+
     def instructions(self, tools: Sequence[ToolSpec]) -> list[Segment]:
         """The system text: what to do, and the tools with their arguments."""
 

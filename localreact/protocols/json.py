@@ -49,6 +49,10 @@ class JsonProtocol:
     def version(self) -> str:
         return VERSION
 
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return ("\n{",)  # a second object; inside strings newlines are escaped
+
     def __post_init__(self) -> None:
         if self.thought not in THOUGHT_KEYS:
             raise UsageError(f"thought must be spelled as one of {THOUGHT_KEYS}, not {self.thought!r}")

@@ -33,6 +33,10 @@ class LineProtocol(ABC):
     def version(self) -> str:
         return f"react-{self.name}/1"
 
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return ("\nObservation", "\nThought:")
+
     def instructions(self, tools: Sequence[ToolSpec]) -> list[Segment]:
         if not tools:
             return [Segment("Answer the question. Reply with a thought, then the answer.", True)]

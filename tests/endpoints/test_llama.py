@@ -10,7 +10,8 @@ from localreact.decoding import backend
 from localreact.endpoints.cards import cards
 from localreact.endpoints.llama import LlamaEndpoint, fingerprint
 from localreact.endpoints.resolve import open_endpoint
-from localreact.errors import GrammarError, LocalReactError, MissingPartError, ModelError
+from localreact.engines.free import cut_at_stop
+from localreact.errors import GrammarError, LocalReactError, MissingPartError, ModelError, UsageError
 from localreact.types import Limits, Prompt, Sampling, Segment, TurnGrammar
 from tests.tiny import write_tiny_gguf
 
@@ -67,6 +68,19 @@ def test_a_hostile_template_is_not_run(tmp_path: Path) -> None:
     endpoint.close()
 
 
+def test_an_unknown_engine_or_an_empty_context_is_refused(tiny_gguf: Path) -> None:
+    with pytest.raises(UsageError, match="no engine 'magic'"):
+        LlamaEndpoint(tiny_gguf, engine="magic")
+    with pytest.raises(UsageError, match="at least 1 token"):
+        LlamaEndpoint(tiny_gguf, n_ctx=0)
+
+
+def test_a_free_completion_is_cut_before_its_stop_string() -> None:
+    assert cut_at_stop("a\nObservation: b", ("\nThought:", "\nObservation")) == "a"
+    assert cut_at_stop("a", ("b",)) == "a"
+    assert cut_at_stop("a", ()) == "a"
+
+
 def test_every_card_is_whole() -> None:
     for card in cards().values():
         assert card.source
@@ -104,7 +118,7 @@ def test_control_tokens_are_never_legal_inside_a_string(smollm2: LlamaEndpoint, 
     grammar = TurnGrammar("lark", 'start: "\\"" /[^"]{0,100}/ "\\""')
     for endpoint in (smollm2, tiny):
         vocab = endpoint._model.vocab
-        matcher = endpoint._engine.start(grammar)
+        matcher = endpoint._start(grammar, ())
         matcher.accept(vocab.encode([Segment('"')]))
         legal = matcher.mask()
         for token in vocab.control | vocab.markers:
@@ -113,7 +127,7 @@ def test_control_tokens_are_never_legal_inside_a_string(smollm2: LlamaEndpoint, 
 
 
 def test_a_fork_goes_its_own_way(tiny: LlamaEndpoint) -> None:
-    matcher = tiny._engine.start(TurnGrammar("lark", 'start: "a" ("b" | "c")'))
+    matcher = tiny._start(TurnGrammar("lark", 'start: "a" ("b" | "c")'), ())
     vocab = tiny._model.vocab
     matcher.accept(vocab.encode([Segment("a")]))
     twin = matcher.fork()

@@ -140,7 +140,7 @@ def test_nested_braces_are_read_whole() -> None:
 
 def accepts(endpoint: LlamaEndpoint, text: str, spelling: JsonProtocol, spec: TurnSpec = SPEC) -> bool:
     """Whether the text, token by token, is exactly one legal turn."""
-    matcher = endpoint._engine.start(spelling.grammar(spec, "lark"))
+    matcher = endpoint._start(spelling.grammar(spec, "lark"), ())
     for token in endpoint._model.vocab.encode([Segment(text)]):
         if matcher.done or not matcher.allows(token):
             return False

@@ -91,7 +91,7 @@ def turns_of(draw: st.DrawFn, protocol: Protocol) -> Turn:
 
 def accepts(endpoint: LlamaEndpoint, text: str, protocol: Protocol) -> bool:
     vocab = endpoint._model.vocab
-    matcher = endpoint._engine.start(protocol.grammar(spec_for(protocol), "lark"))
+    matcher = endpoint._start(protocol.grammar(spec_for(protocol), "lark"), ())
     for token in vocab.encode([Segment(text)]):
         if matcher.done or not matcher.allows(token):
             return False
