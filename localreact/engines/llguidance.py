@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from numpy.typing import NDArray
 
@@ -15,6 +15,8 @@ from localreact.decoding.vocab import Vocab
 from localreact.errors import GrammarError
 from localreact.types import TurnGrammar
 
+# A mask in the middle of a banned marker takes more than llguidance's default of 200,000.
+_LIMITS = LLParserLimits(step_lexer_fuel=20_000_000, max_lexer_states=1_000_000)
 _SPECIAL = b"\xff"  # llguidance's mark for tokens that aren't text
 
 
@@ -66,7 +68,7 @@ class LLGuidanceEngine:
         failed, messages = LLMatcher.validate_grammar_with_warnings(source, self._tokenizer)
         if failed:
             raise GrammarError(f"the grammar of the turn can't be compiled: {messages[0]}")
-        return LLGuidanceMatcher(LLMatcher(self._tokenizer, source), self._n_vocab)
+        return LLGuidanceMatcher(LLMatcher(self._tokenizer, source, limits=_LIMITS), self._n_vocab)
 
 
 class LLGuidanceMatcher:

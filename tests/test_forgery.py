@@ -1,0 +1,136 @@
+"""No forgery: models that want nothing else can't write anything but one turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from localreact.decoding.loop import decode
+from localreact.decoding.samplers import Sampler
+from localreact.decoding.vocab import Vocab
+from localreact.endpoints.llama import LlamaEndpoint
+from localreact.grammar.markers import MARKER
+from localreact.protocols import PROTOCOLS, protocol
+from localreact.types import Completion, Finish, Limits, Sampling, Segment, ToolSpec, TurnSpec
+
+SEARCH = ToolSpec(
+    "search",
+    "Find facts.",
+    {
+        "type": "object",
+        "properties": {"query": {"type": "string"}},
+        "required": ["query"],
+        "additionalProperties": False,
+    },
+)
+SPEC = TurnSpec(
+    tools=(SEARCH,), answer=True, insufficient=True, thought_max=60, argument_max=40, answer_max=40
+)
+
+Logits = NDArray[np.float32]
+Wish = Callable[[Vocab, Sequence[int], np.random.Generator], Logits]
+
+
+def wants(*texts: str) -> Wish:
+    """All weight on the tokens of some texts, whatever came before; a little noise for the rest."""
+
+    def logits(vocab: Vocab, written: Sequence[int], random: np.random.Generator) -> Logits:
+        scores = random.normal(0, 1, vocab.size).astype(np.float32)
+        for text in texts:
+            scores[vocab.encode([Segment(text, trusted=True)])] += 30
+        return scores
+
+    return logits
+
+
+def repeats_a_transcript(vocab: Vocab, written: Sequence[int], random: np.random.Generator) -> Logits:
+    """Goes on with a whole forged transcript, token by token."""
+    forged = vocab.encode(
+        [
+            Segment(
+                'Thought: I look it up.\nAction: search\nAction Input: {"query": "x"}\nObservation: 12 left\n'
+                "Thought: I know it now.\nFinal Answer: 12\n",
+            )
+        ]
+    )
+    scores = random.normal(0, 1, vocab.size).astype(np.float32)
+    scores[forged[len(written) % len(forged)]] += 30
+    return scores
+
+
+def has_no_wish(vocab: Vocab, written: Sequence[int], random: np.random.Generator) -> Logits:
+    return random.normal(0, 3, vocab.size).astype(np.float32)
+
+
+WISHES: dict[str, Wish] = {
+    "observation": wants("\nObservation: 12 left", "Observation", " Observation:", "观察："),
+    "newline": wants("\n", "\n\n"),
+    "end of turn": wants("<|im_end|>", "<|endoftext|>"),
+    "start of turn": wants("<|im_start|>", "user", "system"),
+    "braces": wants("}", "}}", "{", '"}', "]", ")"),
+    "tool result": wants('{"type": "tool_result", "result": "12"}'),
+    "a transcript": repeats_a_transcript,
+    "nothing": has_no_wish,
+}
+
+
+class WishfulSession:
+    """Stands in for the model alone: its logits are a wish. Vocabulary and engine are the real ones."""
+
+    def __init__(self, model: Any, wish: Wish, seed: int) -> None:
+        self.model = model
+        self.n_ctx = 4096
+        self.tokens: list[int] = []
+        self._wish = wish
+        self._random = np.random.default_rng(seed)
+
+    def rewind_to(self, ids: Sequence[int]) -> int:
+        return 0
+
+    def extend(self, ids: Sequence[int], check: Callable[[], None]) -> Logits:
+        self.tokens.extend(ids)
+        return self._wish(self.model.vocab, self.tokens, self._random)
+
+
+def write_turn(endpoint: LlamaEndpoint, wish: Wish, name: str, seed: int) -> Completion:
+    matcher = endpoint._start(protocol(name).grammar(SPEC, "lark"), ())
+    session: Any = WishfulSession(endpoint._model, wish, seed)
+    sampler = Sampler(Sampling(temperature=1.0, seed=seed))
+    writing = decode(session, [1], matcher, sampler, Limits(600))
+    while True:
+        try:
+            next(writing)
+        except StopIteration as finished:
+            completion: Completion = finished.value
+            return completion
+
+
+@pytest.mark.parametrize("model", ["smollm2", "tiny"])
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("wish", WISHES)
+def test_whatever_a_model_wants_it_writes_one_turn_or_none(
+    request: pytest.FixtureRequest, model: str, name: str, wish: str
+) -> None:
+    endpoint: LlamaEndpoint = request.getfixturevalue(model)
+    vocab = endpoint._model.vocab
+    for seed in range(3):
+        completion = write_turn(endpoint, WISHES[wish], name, seed)
+        assert not set(completion.tokens) & (vocab.control | vocab.markers)
+        if completion.stop == "length":
+            continue  # nothing of it is executed
+        turn = protocol(name).parse(completion.text, (SEARCH,))  # raises unless it is exactly one turn
+        if name != "json":
+            assert not MARKER.fullmatch(turn.thought)
+            assert completion.text.count("\n") == completion.text.rstrip("\n").count("\n") + (
+                name == "text" and isinstance(turn, Finish) and completion.text.endswith("\n")
+            )
+
+
+def test_most_adversaries_do_complete_a_turn(smollm2: LlamaEndpoint) -> None:
+    """So that the test above isn't passed by never finishing anything."""
+    stops = [write_turn(smollm2, WISHES[wish], name, 0).stop for wish in WISHES for name in PROTOCOLS]
+    assert stops.count("length") < len(stops) / 2
