@@ -112,12 +112,14 @@ class TurnGrammar:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """`truncated` names the strings that were closed by a bound of the TurnSpec."""
+    """`truncated` names the strings that were closed by a bound of the TurnSpec; `repaired` counts raw
+    control characters in its JSON strings (only a turn without a grammar has any)."""
 
     thought: str
     tool: str
     arguments: Mapping[str, Any]
     truncated: tuple[str, ...] = ()
+    repaired: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ class Finish:
     answer: str | None = None
     missing: str | None = None
     truncated: tuple[str, ...] = ()
+    repaired: int = 0
 
 
 Turn = ToolCall | Finish

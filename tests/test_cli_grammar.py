@@ -34,7 +34,7 @@ def test_a_text_is_tried(text: str, code: int) -> None:
 def test_relaxations_are_reported(tmp_path: Path) -> None:
     definition = {
         "type": "function",
-        "function": {"name": "f", "parameters": {"properties": {"a": {"not": {}}}}},
+        "function": {"name": "f", "parameters": {"properties": {"a": {"not": {"const": 1}}}}},
     }
     path = tmp_path / "tools.json"
     path.write_text(json.dumps([definition]))

@@ -33,7 +33,7 @@ _ANNOTATIONS = _words(
     contentMediaType contentEncoding"""
 )
 _FORMATS = _words("date-time time date duration email hostname ipv4 ipv6 uuid uri")
-_NEVER: tuple[Any, ...] = (False, {"not": {}}, {"not": True})
+_NEVER: tuple[Any, ...] = ({"not": {}}, {"not": True})  # other spellings of the schema `false`
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -62,6 +62,8 @@ def enforceable(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxation]]:
     left_out: list[Relaxation] = []
 
     def relax(schema: Any, pointer: str) -> Any:
+        if pointer and schema in _NEVER:
+            return False
         if not isinstance(schema, Mapping):
             return schema
         kept: dict[str, Any] = {}
@@ -81,9 +83,6 @@ def enforceable(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxation]]:
                 kept[key] = relax(value, f"{pointer}/{key}")
             else:
                 kept[key] = value
-        for name, each in dict(schema.get("properties", {})).items():
-            if each in _NEVER and name not in schema.get("required", ()):
-                del kept["properties"][name]
         if "oneOf" in kept and problem({**_defs(tool.parameters), **kept}):
             kept["anyOf"] = kept.pop("oneOf")
             left_out.append(Relaxation(tool.name, pointer or "/", "oneOf"))
@@ -95,8 +94,8 @@ def enforceable(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxation]]:
         where = max(endless, key=len)
         raise GrammarError(
             f"the schema of tool {tool.name!r} can't be satisfied at {where or '/'}: "
-            "it refers to itself without end",
-            "Make the reference optional, or leave the tool out.",
+            "no finite value fits (a reference to itself without end, or false)",
+            "Change the schema, or leave the tool out.",
         )
     if problem(parameters):
         where, why = _blame(parameters)

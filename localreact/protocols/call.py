@@ -19,7 +19,7 @@ from localreact.errors import GrammarError, ProtocolError
 from localreact.grammar import lark
 from localreact.protocols.base import Field
 from localreact.protocols.lines import LineProtocol
-from localreact.protocols.strict_json import load_beginning, load_value
+from localreact.protocols.strict_json import load_beginning, load_value, raw_controls
 from localreact.types import Finish, ToolCall, ToolSpec, Turn, TurnSpec
 
 _HEAD = re.compile(r"Action:[ \t]*([^(\n]*?)[ \t]*\(")
@@ -50,7 +50,7 @@ class CallProtocol(LineProtocol):
         if head[1] != "Finish":
             if positional:
                 given = {_first_parameter(head[1], tools): positional[0]}
-            return ToolCall(thought, head[1], given)
+            return ToolCall(thought, head[1], given, repaired=raw_controls(action))
         if len(positional) == 1 and isinstance(positional[0], str):
             return Finish(thought, answer=positional[0])
         match given:

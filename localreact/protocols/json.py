@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from localreact.errors import GrammarError, ProtocolError, UsageError
@@ -25,7 +25,7 @@ from localreact.grammar import lark
 from localreact.grammar.templates import template
 from localreact.protocols.base import finish_of, turn_rules
 from localreact.protocols.json_reader import JsonReader
-from localreact.protocols.strict_json import load_object
+from localreact.protocols.strict_json import load_object, raw_controls
 from localreact.types import Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
 
 VERSION = "react-json/1"
@@ -145,7 +145,7 @@ class JsonProtocol:
             if not isinstance(tool, str) or not isinstance(arguments, dict):
                 raise ProtocolError("a tool is named by a string, and its arguments are an object")
             if tool != "finish":
-                return ToolCall(thoughts[0], tool, arguments)
+                return ToolCall(thoughts[0], tool, arguments, repaired=raw_controls(text))
             ending = arguments
         elif kind != "finish":
             raise ProtocolError(f"an object of type {kind!r} with {sorted(fields)} is no turn")
@@ -153,7 +153,7 @@ class JsonProtocol:
             raise ProtocolError(
                 f"a finish holds an answer, or a status and what is missing; this has {sorted(ending)}"
             )
-        return finish
+        return replace(finish, repaired=raw_controls(text))
 
     def reader(self) -> JsonReader:
         return JsonReader(THOUGHT_KEYS)

@@ -1,9 +1,14 @@
-"""JSON as a turn may hold it: no duplicate keys, no NaN or Infinity, nothing after the value."""
+"""JSON as a turn may hold it: no duplicate keys, no NaN or Infinity, nothing after the value.
+
+Raw control characters inside strings are let through, since models without a grammar write them, and
+there is no doubt about what they mean; `raw_controls` counts them.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, NoReturn
 
 from pydantic_core import from_json
@@ -29,8 +34,11 @@ def _finite(digits: str) -> float:
     return value
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite, strict=False
+)
 
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.S)
 MAX_DEPTH = 64
 
 
@@ -85,3 +93,8 @@ def load_beginning(text: str) -> Any:
         return from_json(text, allow_partial="trailing-strings")
     except ValueError:
         return None
+
+
+def raw_controls(text: str) -> int:
+    """Control characters that stand unescaped inside the strings of a JSON text."""
+    return sum(character < " " for string in _STRING.findall(text) for character in string)

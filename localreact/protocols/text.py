@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from localreact.errors import ProtocolError
 from localreact.protocols.base import Field
 from localreact.protocols.lines import LineProtocol, one_line, without_marker
-from localreact.protocols.strict_json import load_object
+from localreact.protocols.strict_json import load_object, raw_controls
 from localreact.types import Finish, ToolCall, ToolSpec, Turn
 
 _CALL = re.compile(r"Action:[ \t]*([^\n]*?)[ \t]*\nAction Input:(.*)", re.S)
@@ -38,7 +38,7 @@ class TextProtocol(LineProtocol):
 
     def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec]) -> Turn:
         if found := _CALL.fullmatch(action):
-            return ToolCall(thought, found[1], load_object(found[2]))
+            return ToolCall(thought, found[1], load_object(found[2]), repaired=raw_controls(found[2]))
         if found := _ENDING.fullmatch(action):
             text = without_marker(found[2].strip())
             if found[1] == "Insufficient":

@@ -114,7 +114,7 @@ def test_a_recursive_tree_goes_deep_and_an_endless_reference_is_an_error() -> No
         True
     ]
     for endless in ({"$ref": "#/$defs/A"}, only("next", {"$ref": "#/$defs/A"})):
-        with pytest.raises(GrammarError, match=r"tool 't' can't be satisfied at /.*: it refers to itself"):
+        with pytest.raises(GrammarError, match=r"tool 't' can't be satisfied at /.*: no finite value"):
             accepts(only("a", {"$ref": "#/$defs/A"}, **{"$defs": {"A": endless}}))
 
 
@@ -122,8 +122,7 @@ def test_odd_schemas_take_any_value_or_are_left_out() -> None:
     schema = {"type": "object", "properties": {"a": True, "b": {"title": "B"}, "c": {"not": {}}}}
     values = [{"a": 1}, {"a": [None, {"x": "y"}], "b": "text"}, {}, {"c": 1}]
     assert accepts(schema, *values) == [True, True, True, False]
-    _, left_out = enforceable(ToolSpec("t", "", schema))
-    assert [(each.pointer, each.keyword) for each in left_out] == [("/properties/c", "not")]
+    assert enforceable(ToolSpec("t", "", schema))[1] == []  # c is ruled out, not relaxed
 
 
 def test_integer_bounds_and_spelling() -> None:

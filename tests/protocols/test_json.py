@@ -130,6 +130,17 @@ def test_the_strict_parser_refuses_what_is_not_exactly_one_turn(text: str) -> No
         JsonProtocol().parse(text)
 
 
+def test_raw_control_characters_inside_strings_are_repaired_and_counted() -> None:
+    text = (
+        '{"thought": "one\ntwo", "type": "tool_call",\n\t"tool": "say", "arguments": {"text": "a\tb\\n\x01"}}'
+    )
+    turn = JsonProtocol().parse(text)
+    assert isinstance(turn, ToolCall)
+    assert turn.arguments == {"text": "a\tb\n\x01"}
+    assert turn.repaired == 3
+    assert JsonProtocol().parse(JsonProtocol().write(turn)).repaired == 0
+
+
 def test_nested_braces_are_read_whole() -> None:
     arguments = """{"expr":"{'a':{'b':1}}","n":"}"}"""
     text = '{"thought": "t", "type": "tool_call", "tool": "f", "arguments": ' + arguments + "}"
