@@ -83,7 +83,9 @@ class Session:
     `rewind_to` cuts it back, so an interrupted session stays usable.
     """
 
-    def __init__(self, model: Model, n_ctx: int, n_threads: int, n_batch: int = 512) -> None:
+    def __init__(
+        self, model: Model, n_ctx: int, n_threads: int, n_batch: int = 512, flash_attention: bool = False
+    ) -> None:
         llama = backend.load()
         self._llama = llama
         self.model = model
@@ -94,10 +96,10 @@ class Session:
         parameters.n_seq_max = 1
         parameters.n_threads = parameters.n_threads_batch = n_threads
         parameters.no_perf = True
-        # On CPUs flash attention makes logits depend on how a prompt was split (by up to 0.65 on
-        # SmolLM2), and so a run on what ran before it. Without it they are the same to the bit; reading
-        # a prompt takes 14% longer, generating the same (benchmarks/LOG.md).
-        parameters.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        # On CPUs flash attention makes logits depend on where a prompt was split (SmolLM2: by 0.6), and so
+        # a run on what ran before it. Without it reading a prompt takes 10% longer, and generating the
+        # same (benchmarks/flash_attention.py).
+        parameters.flash_attn_type = int(flash_attention)  # as llama.cpp numbers them: 0 off, 1 on
         backend.forget_log()
         self.handle = llama.llama_init_from_model(model.handle, parameters)
         if not self.handle:

@@ -126,6 +126,18 @@ def test_control_tokens_are_never_legal_inside_a_string(smollm2: LlamaEndpoint, 
             assert not matcher.allows(token)
 
 
+def test_a_grammar_is_compiled_once_and_every_turn_starts_at_its_beginning(tiny: LlamaEndpoint) -> None:
+    grammar = TurnGrammar("lark", 'start: "x" ("y" | "z")')
+    compiled = tiny._engine._compiled if tiny._engine else None
+    assert compiled is not None
+    before = compiled.cache_info().misses
+    for _ in range(3):
+        matcher = tiny._start(grammar, ())
+        matcher.accept(tiny._model.vocab.encode([Segment("xy")]))
+        assert matcher.done
+    assert compiled.cache_info().misses == before + 1
+
+
 def test_a_fork_goes_its_own_way(tiny: LlamaEndpoint) -> None:
     matcher = tiny._start(TurnGrammar("lark", 'start: "a" ("b" | "c")'), ())
     vocab = tiny._model.vocab
