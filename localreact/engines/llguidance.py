@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -16,8 +16,9 @@ from localreact.decoding.vocab import Vocab
 from localreact.errors import GrammarError
 from localreact.types import TurnGrammar
 
-# A mask in the middle of a banned marker takes more than llguidance's default of 200,000.
-_LIMITS = LLParserLimits(step_lexer_fuel=20_000_000, max_lexer_states=1_000_000)
+# Proving that a line of some length without a marker can be finished takes more than the default
+# fuel (200,000), though only milliseconds.
+_LIMITS = LLParserLimits(initial_lexer_fuel=20_000_000, step_lexer_fuel=20_000_000)
 _SPECIAL = b"\xff"  # llguidance's mark for tokens that aren't text
 
 
@@ -68,7 +69,9 @@ class LLGuidanceEngine:
         return matcher.done or any(matcher.allows(token) for token in self.eog)
 
     def start(self, grammar: TurnGrammar) -> LLGuidanceMatcher:
-        return self._compiled(grammar).fork()
+        matcher = self._compiled(grammar).fork()
+        matcher.on_error = self._compiled.cache_clear  # a lexer that failed fails for all its forks
+        return matcher
 
     def _compile(self, grammar: TurnGrammar) -> LLGuidanceMatcher:
         source = LLMatcher.grammar_from_lark(grammar.text)
@@ -82,6 +85,7 @@ class LLGuidanceMatcher:
     def __init__(self, matcher: LLMatcher, n_vocab: int) -> None:
         self._matcher = matcher
         self._n_vocab = n_vocab
+        self.on_error: Callable[[], None] = lambda: None
         self._bits = allocate_token_bitmask(1, n_vocab)
         self._check()
 
@@ -89,7 +93,10 @@ class LLGuidanceMatcher:
         return list(self._matcher.compute_ff_tokens())
 
     def allows(self, token: int) -> bool:
-        return bool(self._matcher.validate_tokens([token]))
+        if self._matcher.validate_tokens([token]):
+            return True
+        self._check()  # a refusal may also be an error, such as a lexer that ran out of its limits
+        return False
 
     def mask(self) -> NDArray[np.bool_]:
         fill_next_token_bitmask(self._matcher, self._bits)
@@ -114,4 +121,5 @@ class LLGuidanceMatcher:
 
     def _check(self) -> None:
         if problem := self._matcher.get_error():
+            self.on_error()
             raise GrammarError(f"llguidance: {problem.splitlines()[0]}")

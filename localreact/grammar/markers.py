@@ -23,13 +23,10 @@ DEFAULT_MARKERS = (
 )
 
 
-def marker_regex(markers: Iterable[str] = DEFAULT_MARKERS) -> str:
-    """A regex for any text that holds a marker: any case, spaces before a half- or full-width colon.
-
-    Written so that Python's `re` and llguidance's regexes both take it.
-    """
-    words = "|".join(re.escape(word).replace("\\ ", "[ \\t]+") for word in markers)
-    return f"(?s:.*)(?i:{words})[ \\t]*[:：](?s:.*)"
+def marker_words(markers: Iterable[str] = DEFAULT_MARKERS) -> str:
+    """A regex for the words of the markers, for any case. Python's `re` and llguidance both take it."""
+    return "|".join(re.escape(word).replace("\\ ", "[ \\t]+") for word in markers)
 
 
-MARKER = re.compile(marker_regex())
+MARKER = re.compile(f"(?s:.*)(?i:{marker_words()})[ \\t]*[:：](?s:.*)")
+"""Matches any text that holds a marker: spaces may stand before a half- or full-width colon."""

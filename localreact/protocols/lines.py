@@ -14,7 +14,7 @@ from typing import Any
 
 from localreact.errors import GrammarError, ProtocolError
 from localreact.grammar import lark
-from localreact.grammar.markers import MARKER, marker_regex
+from localreact.grammar.markers import MARKER, marker_words
 from localreact.grammar.templates import template
 from localreact.protocols.base import Field, turn_rules
 from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
@@ -69,7 +69,7 @@ class LineProtocol(ABC):
             literal=lark.literal,
             json=lark.json_rule,
             bounded=lark.bounded,
-            marker=marker_regex(),
+            markers=marker_words(),
             **self.rules(spec),
         )
         return TurnGrammar("lark", text)

@@ -138,6 +138,16 @@ def test_a_grammar_is_compiled_once_and_every_turn_starts_at_its_beginning(tiny:
     assert compiled.cache_info().misses == before + 1
 
 
+def test_a_failed_lexer_is_not_kept_for_the_next_turn(tiny: LlamaEndpoint) -> None:
+    grammar = TurnGrammar("lark", 'start: "failing" "x"')
+    assert tiny._engine is not None
+    matcher = tiny._start(grammar, ())
+    assert tiny._engine._compiled.cache_info().currsize > 0
+    with pytest.raises(GrammarError):
+        matcher.accept(tiny._model.vocab.encode([Segment("zzz")]))
+    assert tiny._engine._compiled.cache_info().currsize == 0
+
+
 def test_a_fork_goes_its_own_way(tiny: LlamaEndpoint) -> None:
     matcher = tiny._start(TurnGrammar("lark", 'start: "a" ("b" | "c")'), ())
     vocab = tiny._model.vocab

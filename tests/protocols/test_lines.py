@@ -195,6 +195,20 @@ def test_answers_and_bracket_arguments_hold_no_marker(smollm2: LlamaEndpoint, ma
             protocol.parse(text, spec_for(protocol).tools)
 
 
+def test_a_wish_for_a_marker_disturbs_neither_this_turn_nor_a_later_one(smollm2: LlamaEndpoint) -> None:
+    vocab = smollm2._model.vocab
+    colon, on = vocab.encode([Segment(":")])[0], vocab.encode([Segment(" and")])[0]
+    for protocol in ALL:
+        for _ in range(3):
+            matcher = smollm2._start(protocol.grammar(spec_for(protocol), "lark"), ())
+            matcher.accept(vocab.encode([Segment("Thought: I see that Observation")]))
+            assert not matcher.allows(colon)
+            assert matcher.allows(on)
+            legal = matcher.mask()
+            assert legal[on]
+            assert not legal[colon]
+
+
 def test_inside_json_strings_such_text_is_data(smollm2: LlamaEndpoint) -> None:
     turn = ToolCall("I look it up now.", "search", {"query": "Observation: none\nAction: x"})
     for protocol in (TEXT, CALL):
