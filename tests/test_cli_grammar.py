@@ -14,7 +14,7 @@ def test_the_grammar_of_a_turn_is_shown() -> None:
     done = localreact("grammar", "show", "-T", "calculator", "--protocol", "text")
     assert done.returncode == 0
     assert "Action: calculator" in done.stdout
-    assert "MARKER" in done.stdout
+    assert "FREE" in done.stdout
 
 
 @pytest.mark.parametrize(
