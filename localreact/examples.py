@@ -26,52 +26,61 @@ def examples_for(tools: tuple[ToolSpec, ...], per_tool: int) -> list[tuple[str, 
     ]
 
 
+_WORDS = ("alpha", "bravo")
+_RESULTS = ("42", "17")
+
+
 def _made_up(tool: ToolSpec) -> tuple[ToolExample, ...]:
-    try:
-        arguments = _sample(tool.parameters, "")
-        fits = Draft202012Validator(dict(tool.parameters), registry=Registry()).is_valid(arguments)
-    except Exception:  # schemas come from anywhere; one that can't be sampled gets no example
-        return ()
-    if not fits or not isinstance(arguments, dict):
-        return ()
-    given = ", ".join(f"{name} {value}" for name, value in arguments.items())
-    return (
-        ToolExample(
-            question=f"What does {tool.name} give" + (f" for {given}?" if given else "?"),
-            thought=f"I should use {tool.name}.",
-            arguments=arguments,
-            result=f"the result of {tool.name}",
-            conclusion=f"{tool.name} gave a result.",
-            answer=f"the result of {tool.name}",
-        ),
-    )
+    """Two plain examples with different values, so that a model copies the pattern and not the value."""
+    made = []
+    for number in range(len(_WORDS)):
+        try:
+            arguments = _sample(tool.parameters, number)
+            fits = Draft202012Validator(dict(tool.parameters), registry=Registry()).is_valid(arguments)
+        except Exception:  # schemas come from anywhere; one that can't be sampled gets no example
+            return ()
+        if not fits or not isinstance(arguments, dict):
+            return ()
+        given = ", ".join(str(value) for value in arguments.values())
+        task = tool.description.split(". ")[0].rstrip(".")
+        made.append(
+            ToolExample(
+                question=f"{task}: {given}" if given else task,
+                thought=f"I should use {tool.name}.",
+                arguments=arguments,
+                result=_RESULTS[number],
+                conclusion=f"The result is {_RESULTS[number]}.",
+                answer=_RESULTS[number],
+            )
+        )
+    return tuple(made)
 
 
-def _sample(schema: JsonSchema | bool, name: str) -> Any:
-    """A value that such a schema probably admits; the caller checks."""
+def _sample(schema: JsonSchema | bool, number: int) -> Any:
+    """A value that such a schema probably admits (the caller checks); another for another number."""
     if isinstance(schema, bool):
-        return name
+        return _WORDS[number]
     for key in ("const", "default"):
         if key in schema:
             return schema[key]
     for key in ("examples", "enum"):
         if schema.get(key):
-            return schema[key][0]
+            return schema[key][number % len(schema[key])]
     for key in ("anyOf", "oneOf"):
         if schema.get(key):
-            return _sample(schema[key][0], name)
+            return _sample(schema[key][0], number)
     match schema.get("type"):
         case "object":
             wanted = schema.get("required", ())
-            return {
-                key: _sample(each, key) for key, each in schema.get("properties", {}).items() if key in wanted
-            }
+            properties = schema.get("properties", {})
+            return {key: _sample(each, number) for key, each in properties.items() if key in wanted}
         case "array":
-            return [_sample(schema.get("items", True), name)] * max(1, min(schema.get("minItems", 0), 3))
+            length = max(1, min(schema.get("minItems", 0), 3))
+            return [_sample(schema.get("items", True), number)] * length
         case "integer" | "number":
-            return max(1, schema.get("minimum", 1))
+            return max(number + 1, schema.get("minimum", 1))
         case "boolean":
             return True
         case "null":
             return None
-    return f"some {name}" if name else "something"
+    return _WORDS[number]

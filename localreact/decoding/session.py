@@ -25,13 +25,13 @@ class Model:
             this llama.cpp doesn't know.
     """
 
-    def __init__(self, path: Path, n_gpu_layers: int = 0) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         llama = backend.load()
         self._llama = llama
         check_gguf(path)
         parameters = llama.llama_model_default_params()
-        parameters.n_gpu_layers = n_gpu_layers
+        parameters.n_gpu_layers = 0
         backend.forget_log()
         self.handle = llama.llama_model_load_from_file(os.fsencode(path), parameters)
         if not self.handle:

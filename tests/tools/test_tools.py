@@ -236,8 +236,12 @@ def test_examples_are_made_for_the_tools_at_hand() -> None:
         return ""
 
     shown = examples_for((book.spec, *(t.spec for t in load_tools(["calculator"], None))), 2)
-    assert [name for name, _ in shown] == ["calculator", "book", "calculator"]
-    assert shown[1][1].arguments == {"city": "some city", "nights": 2, "kind": "single"}
+    assert [name for name, _ in shown] == ["calculator", "book", "book", "calculator"]
+    assert [shown[i][1].arguments for i in (1, 2)] == [
+        {"city": "alpha", "nights": 2, "kind": "single"},
+        {"city": "bravo", "nights": 2, "kind": "double"},
+    ]
+    assert shown[1][1].question == "Book a room: alpha, 2, single"
 
 
 def test_tools_are_loaded_by_name_or_from_a_file(tmp_path: Path) -> None:
