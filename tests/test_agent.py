@@ -453,6 +453,20 @@ def test_a_second_run_inside_a_first_is_refused_rather_than_hung(agent: Agent) -
     assert agent.run("What is 3*45+2*12?").answer == "159"
 
 
+def test_a_deadline_ends_the_wait_for_another_run_too(smollm2: LlamaEndpoint) -> None:
+    writing = Agent(smollm2, max_steps=1).stream("Say something.")
+    for event in writing:
+        if isinstance(event, TextDelta):
+            break
+    runs: list[Run] = []
+    hurried = Agent(smollm2, deadline=0.3)
+    waiting = threading.Thread(target=lambda: runs.append(hurried.run("And you?")))
+    waiting.start()
+    waiting.join(30)
+    writing.close()
+    assert [run.status for run in runs] == ["deadline"]
+
+
 def test_a_closed_model_is_an_error_and_no_crash(tiny_gguf: Path) -> None:
     agent = Agent(tiny_gguf)
     agent.close()

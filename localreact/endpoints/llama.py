@@ -22,7 +22,7 @@ from localreact.engines.base import Matcher
 from localreact.engines.free import FreeMatcher, cut_at_stop
 from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ModelError, UsageError
-from localreact.types import Completion, Limits, Prompt, Sampling, Span, TurnGrammar
+from localreact.types import Completion, Limits, Prompt, Sampling, Span, StopReason, TurnGrammar, Usage
 
 ENGINES = ("llguidance", "free")
 
@@ -113,7 +113,8 @@ class LlamaEndpoint:
                 f"the prompt needs {len(ids)} tokens and the context holds {self.n_ctx}",
                 "Ask for a larger context (--ctx), or for fewer tools.",
             )
-        self._begin(limits)
+        if (stop := self._begin(limits)) is not None:
+            return Completion("", stop, usage=Usage(prompt=len(ids)))
         try:
             matcher = self._start(grammar, limits.stops)
             sampler = Sampler(sampling, stream=turn)
@@ -152,8 +153,8 @@ class LlamaEndpoint:
             self._owner = None
             self._completing.release()
 
-    def _begin(self, limits: Limits) -> None:
-        """Wait for other completions to end, as long as the limits allow."""
+    def _begin(self, limits: Limits) -> StopReason | None:
+        """Wait for other completions to end; what stopped the waiting, if a limit did."""
         while not self._completing.acquire(timeout=0.05):
             if self._owner == threading.get_ident():
                 raise EndpointError(
@@ -161,10 +162,11 @@ class LlamaEndpoint:
                     "Read that stream to its end, or close it, before the next run.",
                 )
             if limits.cancel is not None and limits.cancel.is_set():
-                raise EndpointError("cancelled while waiting for another completion")
+                return "cancelled"
             if limits.deadline is not None and time.monotonic() >= limits.deadline:
-                raise EndpointError("the deadline passed while waiting for another completion")
+                return "deadline"
         self._owner = threading.get_ident()
+        return None
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
