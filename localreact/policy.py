@@ -83,11 +83,13 @@ def _within(spec: TurnSpec, tokens: int) -> TurnSpec:
 def _closing(state: RunState, budgets: Budgets, left: int, has_tools: bool, room: Room) -> Status | None:
     if state.refused_turns >= MAX_REFUSED:
         return "protocol_loop"
-    if has_tools and len(state.steps) == budgets.max_steps - 1:
+    if not has_tools:
+        return None
+    if len(state.steps) == budgets.max_steps - 1:
         return "max_steps"
-    if has_tools and left < budgets.kept_for_last_turn + SHORTEST_TURN:
+    if left < budgets.kept_for_last_turn + SHORTEST_TURN:
         return "token_budget"
-    if has_tools and state.steps and room.left < room.kept_for_last_turn(budgets) + SHORTEST_TURN:
+    if state.steps and room.left < room.kept_for_last_turn(budgets) + SHORTEST_TURN:
         return "context_overflow"
     return None
 

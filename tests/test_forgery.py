@@ -15,18 +15,9 @@ from localreact.decoding.vocab import Vocab
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.grammar.markers import MARKER
 from localreact.protocols import PROTOCOLS, protocol
-from localreact.types import Completion, Finish, Limits, Sampling, Segment, ToolSpec, TurnSpec
+from localreact.types import Completion, Finish, Limits, Sampling, Segment, TurnSpec
+from tests.specs import SEARCH
 
-SEARCH = ToolSpec(
-    "search",
-    "Find facts.",
-    {
-        "type": "object",
-        "properties": {"query": {"type": "string"}},
-        "required": ["query"],
-        "additionalProperties": False,
-    },
-)
 SPEC = TurnSpec(
     tools=(SEARCH,), answer=True, insufficient=True, thought_max=60, argument_max=40, answer_max=40
 )

@@ -75,10 +75,10 @@ class LLGuidanceEngine:
 
     def _compile(self, grammar: TurnGrammar) -> LLGuidanceMatcher:
         source = LLMatcher.grammar_from_lark(grammar.text)
-        failed, messages = LLMatcher.validate_grammar_with_warnings(source, self._tokenizer)
-        if failed:
-            raise GrammarError(f"the grammar of the turn can't be compiled: {messages[0]}")
-        return LLGuidanceMatcher(LLMatcher(self._tokenizer, source, limits=_LIMITS), self._n_vocab)
+        matcher = LLMatcher(self._tokenizer, source, limits=_LIMITS, log_level=0)
+        if problem := matcher.get_error():
+            raise GrammarError(f"the grammar of the turn can't be compiled: {' '.join(problem.split())}")
+        return LLGuidanceMatcher(matcher, self._n_vocab)
 
 
 class LLGuidanceMatcher:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -13,11 +13,28 @@ from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, T
 Field = Literal["thought", "tool", "arguments", "answer", "missing"]
 
 
-class TurnReader(typing.Protocol):
-    """Reads a turn while it is being written."""
+class TurnReader:
+    """Reads a turn while it is being written, so that an answer can be shown as it is decoded.
+
+    `values` gives the fields of a turn of which only a beginning is there, as far as they are certain:
+    what it says of a longer beginning only ever goes on from what it said of a shorter one.
+    """
+
+    def __init__(self, values: Callable[[str], Mapping[Field, str]]) -> None:
+        self._values = values
+        self._text = ""
+        self._shown: dict[Field, int] = {}
 
     def feed(self, text: str) -> list[tuple[Field, str]]:
-        """The next stretch of the turn's text, as pieces of its fields; strings come decoded."""
+        """The next stretch of the turn's text, as what it adds to each field; strings come decoded."""
+        self._text += text
+        pieces = []
+        for field, value in self._values(self._text).items():
+            start = self._shown.get(field, 0)
+            if len(value) > start:
+                pieces.append((field, value[start:]))
+                self._shown[field] = len(value)
+        return pieces
 
 
 class Protocol(typing.Protocol):

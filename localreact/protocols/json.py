@@ -18,13 +18,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from localreact.errors import GrammarError, ProtocolError, UsageError
 from localreact.grammar import lark
 from localreact.grammar.templates import template
-from localreact.protocols.base import finish_of, turn_rules
-from localreact.protocols.json_reader import JsonReader
+from localreact.protocols.base import TurnReader, finish_of, turn_rules
+from localreact.protocols.json_reader import read_beginning
 from localreact.protocols.strict_json import load_object, raw_controls
 from localreact.types import Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
 
@@ -155,8 +156,8 @@ class JsonProtocol:
             )
         return replace(finish, repaired=raw_controls(text))
 
-    def reader(self) -> JsonReader:
-        return JsonReader(THOUGHT_KEYS)
+    def reader(self) -> TurnReader:
+        return TurnReader(partial(read_beginning, thought_keys=THOUGHT_KEYS))
 
     # --- the spelling
 

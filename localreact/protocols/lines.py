@@ -16,7 +16,7 @@ from localreact.errors import GrammarError, ProtocolError
 from localreact.grammar import lark
 from localreact.grammar.markers import MARKER, marker_words
 from localreact.grammar.templates import template
-from localreact.protocols.base import Field, turn_rules
+from localreact.protocols.base import Field, TurnReader, turn_rules
 from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
 
 _THOUGHT = re.compile(r"\s*Thought:[ \t]*([^\n]*)\n(.*)", re.S)
@@ -80,8 +80,14 @@ class LineProtocol(ABC):
         thought = without_marker(found[1].strip())
         return self.read_action(thought, found[2].rstrip(), tools)
 
-    def reader(self) -> LineReader:
-        return LineReader(self)
+    def reader(self) -> TurnReader:
+        return TurnReader(self._beginning)
+
+    def _beginning(self, text: str) -> dict[Field, str]:
+        if not text.startswith("Thought: "):
+            return {}
+        thought, newline, action = text.removeprefix("Thought: ").partition("\n")
+        return {"thought": thought, **(self.read_beginning(action) if newline else {})}
 
     def rules(self, spec: TurnSpec) -> Mapping[str, Any]:
         """What the template needs beyond what all have.
@@ -110,31 +116,6 @@ class LineProtocol(ABC):
     @abstractmethod
     def read_beginning(self, action: str) -> dict[Field, str]:
         """The fields of an action of which only a beginning is there, as far as they are certain."""
-
-
-class LineReader:
-    """Reads a turn of a text protocol while it is being written."""
-
-    def __init__(self, protocol: LineProtocol) -> None:
-        self._protocol = protocol
-        self._text = ""
-        self._shown: dict[Field, int] = {}
-
-    def feed(self, text: str) -> list[tuple[Field, str]]:
-        self._text += text
-        thought, newline, action = self._text.removeprefix("Thought: ").partition("\n")
-        values: dict[Field, str] = {}
-        if self._text.startswith("Thought: "):
-            values["thought"] = thought
-        if newline:
-            values |= self._protocol.read_beginning(action)
-        pieces = []
-        for field, value in values.items():
-            start = self._shown.get(field, 0)
-            if len(value) > start:
-                pieces.append((field, value[start:]))
-                self._shown[field] = len(value)
-        return pieces
 
 
 def one_line(text: str) -> str:

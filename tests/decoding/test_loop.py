@@ -17,21 +17,12 @@ from localreact.types import (
     Segment,
     Span,
     ToolCall,
-    ToolSpec,
     TurnGrammar,
     TurnSpec,
 )
+from tests.specs import one_string
 
-ECHO = ToolSpec(
-    "echo",
-    "Say it again.",
-    {
-        "type": "object",
-        "properties": {"text": {"type": "string"}},
-        "required": ["text"],
-        "additionalProperties": False,
-    },
-)
+ECHO = one_string("echo", "text")
 GREEDY = Sampling()
 PROMPT = Prompt((Segment("Say hello."),))
 

@@ -12,6 +12,7 @@ from localreact.errors import GrammarError, ProtocolError
 from localreact.protocols import JsonProtocol, protocol
 from localreact.protocols.base import mark_truncated
 from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnSpec
+from tests.specs import one_string
 
 SPELLINGS = [
     JsonProtocol(),
@@ -31,16 +32,7 @@ ADD = ToolSpec(
         "additionalProperties": False,
     },
 )
-SAY = ToolSpec(
-    "say",
-    "Say something.",
-    {
-        "type": "object",
-        "properties": {"text": {"type": "string"}},
-        "required": ["text"],
-        "additionalProperties": False,
-    },
-)
+SAY = one_string("say", "text")
 SPEC = TurnSpec(tools=(ADD, SAY), answer=True, insufficient=True)
 
 texts = st.text(st.characters(codec="utf-8"), max_size=60)

@@ -9,20 +9,11 @@ from localreact.errors import GrammarError, ProtocolError
 from localreact.grammar.markers import MARKER
 from localreact.protocols import BracketProtocol, CallProtocol, Protocol, TextProtocol
 from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnSpec
+from tests.specs import SEARCH
 
 TEXT, BRACKET, CALL = TextProtocol(), BracketProtocol(), CallProtocol()
 ALL: list[Protocol] = [TEXT, BRACKET, CALL]
 
-SEARCH = ToolSpec(
-    "search",
-    "Find facts.",
-    {
-        "type": "object",
-        "properties": {"query": {"type": "string"}},
-        "required": ["query"],
-        "additionalProperties": False,
-    },
-)
 BOOK = ToolSpec(
     "book",
     "Book a room.",
