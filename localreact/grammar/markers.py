@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-DEFAULT_MARKERS = (
+OWN_MARKERS = (
     "thought",
     "action",
     "action input",
@@ -13,14 +13,10 @@ DEFAULT_MARKERS = (
     "final answer",
     "insufficient",
     "protocol error",
-    "思考",
-    "行动",
-    "动作",
-    "行动输入",
-    "动作输入",
-    "观察",
-    "最终答案",
 )
+"""What our own text protocols write before a colon: no list of markers goes without these."""
+
+DEFAULT_MARKERS = (*OWN_MARKERS, "思考", "行动", "动作", "行动输入", "动作输入", "观察", "最终答案")
 
 
 def marker_words(markers: Iterable[str] = DEFAULT_MARKERS) -> str:
@@ -28,5 +24,6 @@ def marker_words(markers: Iterable[str] = DEFAULT_MARKERS) -> str:
     return "|".join(re.escape(word).replace("\\ ", "[ \\t]+") for word in markers)
 
 
-MARKER = re.compile(f"(?s:.*)(?i:{marker_words()})[ \\t]*[:：](?s:.*)")
-"""Matches any text that holds a marker: spaces may stand before a half- or full-width colon."""
+def marker_pattern(markers: Iterable[str] = DEFAULT_MARKERS) -> re.Pattern[str]:
+    """Found in any text that holds a marker: spaces may stand before a half- or full-width colon."""
+    return re.compile(f"(?i:{marker_words(markers)})[ \\t]*[:：]")

@@ -15,7 +15,7 @@ from typing import Any
 
 from localreact.errors import GrammarError, ProtocolError
 from localreact.protocols.base import Field
-from localreact.protocols.lines import LineProtocol, one_line, without_marker
+from localreact.protocols.lines import LineProtocol, one_line
 from localreact.types import Finish, ToolCall, ToolSpec, Turn, TurnSpec
 
 _ACTION = re.compile(r"Action:[ \t]*([^\[\n]*?)[ \t]*\[([^\]\n]+)\]")
@@ -52,8 +52,8 @@ class BracketProtocol(LineProtocol):
             raise ProtocolError("after the thought comes one action, such as search[…], and no more")
         name, inner = found[1], found[2]
         if name == "finish" and (start := _INSUFFICIENT.match(inner)):
-            return Finish(thought, missing=without_marker(inner[start.end() :]))
-        inner = without_marker(inner)
+            return Finish(thought, missing=self.without_marker(inner[start.end() :]))
+        inner = self.without_marker(inner)
         if name == "finish":
             return Finish(thought, answer=inner)
         parameter = next((_parameter(tool) for tool in tools if tool.name == name), None)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from localreact.errors import GrammarError, ProtocolError
+from localreact.errors import GrammarError, ProtocolError, UsageError
 from localreact.grammar import lark
-from localreact.grammar.markers import MARKER, marker_words
+from localreact.grammar.markers import DEFAULT_MARKERS, OWN_MARKERS, marker_pattern, marker_words
 from localreact.grammar.templates import template
 from localreact.protocols.base import Field, TurnReader, turn_rules
 from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
@@ -22,12 +23,23 @@ from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, T
 _THOUGHT = re.compile(r"\s*Thought:[ \t]*([^\n]*)\n(.*)", re.S)
 
 
+@dataclass(frozen=True)
 class LineProtocol(ABC):
-    """A subclass knows how an action is written and read."""
+    """A subclass knows how an action is written and read. `markers` are words that no thought, answer or
+    bracket argument may hold before a colon, in any case; the format's own words always are among them."""
 
-    name: str
-    how_to: str
+    markers: Sequence[str] = DEFAULT_MARKERS
+    _marker: re.Pattern[str] = field(init=False, repr=False, compare=False)
+
+    name: ClassVar[str]
+    how_to: ClassVar[str]
     """Tells the model what comes after the thought."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.markers, str) or not all(isinstance(m, str) and m.strip() for m in self.markers):
+            raise UsageError(f"markers is a list of words, not {self.markers!r}")
+        object.__setattr__(self, "markers", tuple(dict.fromkeys((*OWN_MARKERS, *self.markers))))
+        object.__setattr__(self, "_marker", marker_pattern(self.markers))
 
     @property
     def version(self) -> str:
@@ -69,7 +81,7 @@ class LineProtocol(ABC):
             literal=lark.literal,
             json=lark.json_rule,
             bounded=lark.bounded,
-            markers=marker_words(),
+            markers=marker_words(self.markers),
             **self.rules(spec),
         )
         return TurnGrammar("lark", text)
@@ -77,7 +89,7 @@ class LineProtocol(ABC):
     def parse(self, text: str, tools: Sequence[ToolSpec] = ()) -> Turn:
         if not (found := _THOUGHT.fullmatch(text)):
             raise ProtocolError("a turn begins with a line 'Thought: …'")
-        thought = without_marker(found[1].strip())
+        thought = self.without_marker(found[1].strip())
         return self.read_action(thought, found[2].rstrip(), tools)
 
     def reader(self) -> TurnReader:
@@ -100,6 +112,16 @@ class LineProtocol(ABC):
     def signature(self, tool: str, names: str) -> str:
         return f"{tool}({names})"
 
+    def without_marker(self, line: str) -> str:
+        """The line itself.
+
+        Raises:
+            ProtocolError: it holds a marker.
+        """
+        if found := self._marker.search(line):
+            raise ProtocolError(f"a line holds the marker {found[0]!r}")
+        return line
+
     @abstractmethod
     def write_call(self, call: ToolCall) -> str: ...
 
@@ -120,14 +142,3 @@ class LineProtocol(ABC):
 
 def one_line(text: str) -> str:
     return " ".join(text.splitlines())
-
-
-def without_marker(line: str) -> str:
-    """The line itself.
-
-    Raises:
-        ProtocolError: it holds a marker.
-    """
-    if MARKER.fullmatch(line):
-        raise ProtocolError("a line holds a marker, such as 'Observation:'")
-    return line

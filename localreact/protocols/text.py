@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from localreact.errors import ProtocolError
 from localreact.protocols.base import Field
-from localreact.protocols.lines import LineProtocol, one_line, without_marker
+from localreact.protocols.lines import LineProtocol, one_line
 from localreact.protocols.strict_json import load_object, raw_controls
 from localreact.types import Finish, ToolCall, ToolSpec, Turn
 
@@ -40,7 +40,7 @@ class TextProtocol(LineProtocol):
         if found := _CALL.fullmatch(action):
             return ToolCall(thought, found[1], load_object(found[2]), repaired=raw_controls(found[2]))
         if found := _ENDING.fullmatch(action):
-            text = without_marker(found[2].strip())
+            text = self.without_marker(found[2].strip())
             if found[1] == "Insufficient":
                 return Finish(thought, missing=text)
             return Finish(thought, answer=text)

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localreact import protocols
 from localreact.endpoints.llama import LlamaEndpoint
-from localreact.errors import GrammarError, ProtocolError
-from localreact.grammar.markers import MARKER
+from localreact.engines.llguidance import LLGuidanceEngine
+from localreact.errors import GrammarError, ProtocolError, UsageError
+from localreact.grammar.markers import marker_pattern
 from localreact.protocols import BracketProtocol, CallProtocol, Protocol, TextProtocol
 from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnSpec
 from tests.specs import SEARCH
@@ -49,7 +51,7 @@ letters = st.characters(codec="ascii", exclude_categories=["Cc"], exclude_charac
 lines = (
     st.text(letters, min_size=12, max_size=60)
     .map(str.strip)
-    .filter(lambda t: len(t) >= 12 and not MARKER.match(t))
+    .filter(lambda t: len(t) >= 12 and not marker_pattern().search(t))
 )
 anything = st.text(st.characters(codec="utf-8", max_codepoint=0xFFF, exclude_characters="\x7f"), max_size=40)
 guests = st.lists(st.fixed_dictionaries({"name": anything}), max_size=3)
@@ -259,3 +261,29 @@ def test_a_transcript_injected_through_a_tool_result_begins_no_line() -> None:
     for protocol in ALL:
         said = "".join(segment.text for segment in protocol.observation(Observation("t", hostile)))
         assert [line for line in said.split("\n") if not line.startswith("  ")] == ["Observation: ok"]
+
+
+def test_markers_are_configurable_and_the_formats_own_words_stay() -> None:
+    engine = LLGuidanceEngine.over_bytes()
+    own = TextProtocol(markers=["Beobachtung", "result of step"])
+    grammar = own.grammar(TurnSpec(tools=(SEARCH,), answer=True), "lark")
+    for text, legal in (
+        ("I know: it is 12", True),
+        ("Beobachtung: it is 12", False),
+        ("the RESULT  of step : 12", False),
+        ("Observation: it is 12", False),
+        ("观察：十二，就是这样没有错", True),
+    ):
+        turn = f"Thought: {text}\nFinal Answer: 12\n"
+        assert engine.accepts(grammar, turn) == legal, text
+        if legal:
+            own.parse(turn)
+        else:
+            with pytest.raises(ProtocolError, match="marker"):
+                own.parse(turn)
+
+
+@pytest.mark.parametrize("markers", ["Observation", [""], [3]])
+def test_markers_that_are_no_words_are_refused(markers: object) -> None:
+    with pytest.raises(UsageError, match="markers"):
+        protocols.protocol("text", {"markers": markers})
