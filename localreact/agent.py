@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,6 +23,7 @@ from localreact.errors import ContextOverflowError, EndpointError, GrammarError,
 from localreact.examples import examples_for
 from localreact.grammar.schema import Relaxation, enforceable
 from localreact.loop import Loop
+from localreact.policy import Policy
 from localreact.protocols import Protocol
 from localreact.protocols import protocol as named_protocol
 from localreact.run import Ending, Run, Running, RunState
@@ -100,7 +101,12 @@ class Agent:
             self.protocol = self._protocol(protocol, spelling)
             specs = self._enforceable_specs()
             self._loop = Loop(
-                self.endpoint, self.protocol, self.toolbox, specs, self.budgets, sampling, evidence_gate
+                self.endpoint,
+                self.protocol,
+                self.toolbox,
+                Policy(specs, evidence_gate),
+                self.budgets,
+                sampling,
             )
             if (grammar := self._loop.grammar(TurnSpec(specs))) is not None:
                 self.endpoint.check(grammar)
@@ -118,42 +124,47 @@ class Agent:
 
     # --- running it
 
-    def run(self, question: str, cancel: threading.Event | None = None) -> Run:
+    def run(self, question: str, cancel: threading.Event | None = None, *, tool_choice: str = "auto") -> Run:
         """Work on a question until the run has ended; how it ended is in the result's `status`.
 
-        `cancel` stops the run from another thread. Ctrl-C ends it as `cancelled` too.
+        `cancel` stops the run from another thread. Ctrl-C ends it as `cancelled` too. `tool_choice` is
+        `auto`, `none` (no tools), `required` (a call before anything else), or the tool to call first.
 
         Raises:
             TraceError: the trace can't be written.
+            UsageError: no such tool choice.
         """
-        running = self.stream(question, cancel)
+        running = self.stream(question, cancel, tool_choice=tool_choice)
         for _ in running:
             pass
         return running.outcome
 
-    def stream(self, question: str, cancel: threading.Event | None = None) -> Running:
+    def stream(
+        self, question: str, cancel: threading.Event | None = None, *, tool_choice: str = "auto"
+    ) -> Running:
         """The events of a run as they happen; the last is RunEnded. Closing it cancels the run."""
+        loop = replace(self._loop, policy=replace(self._loop.policy, tool_choice=tool_choice))
         state = RunState(question)
         trace = self._trace_path(state)
-        return Running(state, self._stream(state, trace, cancel), trace)
+        return Running(state, self._stream(loop, state, trace, cancel), trace)
 
-    async def arun(self, question: str) -> Run:
+    async def arun(self, question: str, *, tool_choice: str = "auto") -> Run:
         """`run` without blocking the event loop. Cancelling the task cancels the run."""
         cancel = threading.Event()
         try:
-            return await asyncio.to_thread(self.run, question, cancel)
+            return await asyncio.to_thread(self.run, question, cancel, tool_choice=tool_choice)
         except asyncio.CancelledError:
             cancel.set()
             raise
 
-    async def astream(self, question: str) -> AsyncIterator[Event]:
+    async def astream(self, question: str, *, tool_choice: str = "auto") -> AsyncIterator[Event]:
         """`stream` without blocking the event loop. Closing the iterator cancels the run."""
         cancel = threading.Event()
         events: queue.SimpleQueue[Event | BaseException | None] = queue.SimpleQueue()
 
         def work() -> None:
             try:
-                for event in self.stream(question, cancel):
+                for event in self.stream(question, cancel, tool_choice=tool_choice):
                     events.put(event)
                 events.put(None)
             except BaseException as error:
@@ -170,11 +181,11 @@ class Agent:
             cancel.set()
 
     def _stream(
-        self, state: RunState, trace: Path | None, cancel: threading.Event | None
+        self, loop: Loop, state: RunState, trace: Path | None, cancel: threading.Event | None
     ) -> Generator[Event, None, None]:
         with ExitStack() as stack:
             record = stack.enter_context(TraceWriter(trace)).write if trace else _forget
-            events = stack.enter_context(closing(self._events(state, cancel or threading.Event())))
+            events = stack.enter_context(closing(self._events(loop, state, cancel or threading.Event())))
             event: Event | None = None
             try:
                 for event in events:
@@ -189,7 +200,7 @@ class Agent:
                     record(state.ended(Ending("cancelled" if closed else "endpoint_error", reason)))
                 raise
 
-    def _events(self, state: RunState, cancel: threading.Event) -> Generator[Event, None, None]:
+    def _events(self, loop: Loop, state: RunState, cancel: threading.Event) -> Generator[Event, None, None]:
         yield RunStarted(
             run_id=state.run_id,
             question=state.question,
@@ -199,13 +210,18 @@ class Agent:
             enforced=next(iter(self.endpoint.languages), ""),
             chat_format=self.endpoint.chat.name,
             tools=tuple(spec.name for spec in self.toolbox.specs),
-            settings={**asdict(self.budgets), **asdict(self.sampling), "evidence_gate": self.evidence_gate},
+            settings={
+                **asdict(self.budgets),
+                **asdict(self.sampling),
+                "evidence_gate": self.evidence_gate,
+                "tool_choice": loop.policy.tool_choice,
+            },
             version=__version__,
         )
         transcript = self._opening.copy()
         transcript.user([Segment(state.question)])
         try:
-            ending = yield from self._loop.run(state, transcript, cancel)
+            ending = yield from loop.run(state, transcript, cancel)
         except ContextOverflowError as error:
             ending = Ending("context_overflow", str(error))
         except (EndpointError, GrammarError) as error:

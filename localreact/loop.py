@@ -13,7 +13,7 @@ from localreact import context, policy
 from localreact.budgets import SHORTEST_TURN, Budgets
 from localreact.endpoints.base import Endpoint
 from localreact.errors import ProtocolError
-from localreact.policy import Plan
+from localreact.policy import Plan, Policy
 from localreact.protocols import Protocol
 from localreact.protocols.base import mark_truncated
 from localreact.run import Ending, RunState
@@ -36,7 +36,6 @@ from localreact.types import (
     Prompt,
     Sampling,
     ToolCall,
-    ToolSpec,
     Turn,
     TurnGrammar,
     TurnSpec,
@@ -52,12 +51,9 @@ class Loop:
     endpoint: Endpoint
     protocol: Protocol
     toolbox: Toolbox
-    specs: tuple[ToolSpec, ...]
-    """The tools as the grammar holds them: their schemas less what it can't."""
-
+    policy: Policy
     budgets: Budgets
     sampling: Sampling
-    evidence_gate: bool
 
     def run(self, state: RunState, transcript: context.Transcript, cancel: threading.Event) -> Events[Ending]:
         while True:
@@ -65,7 +61,7 @@ class Loop:
                 return Ending("cancelled", "stopped between two turns")
             needed = self.endpoint.count(transcript.prompt)
             room = policy.Room(needed, self.endpoint.n_ctx)
-            plan = policy.next_turn(state, self.budgets, self.specs, self.evidence_gate, room)
+            plan = policy.next_turn(state, self.budgets, self.policy, room)
             if isinstance(plan, Ending):
                 return plan
             completion = yield from self._evaluate(state, transcript, plan, cancel)
@@ -89,7 +85,7 @@ class Loop:
         yield StepStarted(
             step=step,
             prompt=transcript.take_new(),
-            tools=tuple(tool.name for tool in spec.tools),
+            tools=tuple(dict.fromkeys(tool.name for tool in spec.tools)),
             answer=spec.answer,
             insufficient=spec.insufficient,
             max_tokens=plan.max_tokens,

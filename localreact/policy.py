@@ -5,14 +5,44 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
+from localreact import guards
 from localreact.budgets import SHORTEST_TURN, Budgets
+from localreact.errors import UsageError
+from localreact.grammar.exclude import without
 from localreact.run import Ending, RunState
-from localreact.types import Finish, Status, ToolCall, ToolSpec, Turn, TurnSpec
+from localreact.types import Finish, JsonSchema, Status, ToolCall, ToolSpec, Turn, TurnSpec
 
 CHARACTERS_PER_TOKEN = 2  # a careful figure: running text has 3 to 4, numbers have 1
 
 MAX_REFUSED = 2
 """Texts that were no turn: the first gets another try, the second closes the tools, a third ends the run."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What holds for all turns of a run. `tools` are the tools as the grammar holds them.
+
+    `tool_choice` is `auto`, `none` (no tool at all), `required` (a call before anything else) or the name
+    of the tool that is called first. With the evidence gate, no answer is legal before a call succeeded.
+
+    Raises:
+        UsageError: no such tool choice.
+    """
+
+    tools: tuple[ToolSpec, ...] = ()
+    evidence_gate: bool = True
+    tool_choice: str = "auto"
+    answer_schema: JsonSchema | None = None
+
+    def __post_init__(self) -> None:
+        names = [tool.name for tool in self.tools]
+        if self.tool_choice not in ("auto", "none", "required", *names):
+            raise UsageError(
+                f"no tool is named {self.tool_choice!r}",
+                f"A tool choice is auto, none, required, or a tool's name ({', '.join(names)}).",
+            )
+        if self.tool_choice == "required" and not names:
+            raise UsageError("a tool call is required, and there is no tool", "Give a tool.")
 
 
 @dataclass(frozen=True)
@@ -39,9 +69,7 @@ class Room:
         return min(budgets.kept_for_last_turn, self.size // 4)
 
 
-def next_turn(
-    state: RunState, budgets: Budgets, tools: tuple[ToolSpec, ...], evidence_gate: bool, room: Room
-) -> Plan | Ending:
+def next_turn(state: RunState, budgets: Budgets, policy: Policy, room: Room) -> Plan | Ending:
     """What the next turn may be, or the ending where nothing is left to go on with."""
     left = budgets.max_tokens - state.usage.generated
     if state.refused_turns > MAX_REFUSED:
@@ -58,17 +86,38 @@ def next_turn(
             f"the prompt needs {room.needed} tokens and a turn {SHORTEST_TURN} more; "
             f"the context holds {room.size}. Ask for a larger context (--ctx), or for fewer tools.",
         )
-    closing = _closing(state, budgets, left, bool(tools), room)
-    # From memory only where there is no gate; that something is missing only after having looked.
-    answer = state.has_evidence or not (evidence_gate and tools)
+    has_tools = bool(policy.tools) and policy.tool_choice != "none"
+    closing = _closing(state, budgets, left, has_tools, room)
+    tokens = min(left if closing or not has_tools else left - budgets.kept_for_last_turn, room.left)
+    spec = _legal(state, policy, has_tools, closing)
+    return Plan(_within(spec, tokens), tokens, closing)
+
+
+def _legal(state: RunState, policy: Policy, has_tools: bool, closing: Status | None) -> TurnSpec:
+    """The turn that may be next, before its strings are bounded.
+
+    An answer from memory is legal only where there is no gate; that something is missing, only after
+    having looked. Once a call was made, a tool choice is fulfilled.
+    """
     looked = any(each.executed for each in state.observations)
-    tokens = min(left if closing or not tools else left - budgets.kept_for_last_turn, room.left)
+    answer = state.has_evidence or not (policy.evidence_gate and has_tools)
     spec = TurnSpec(
-        tools=() if closing else tools,
         answer=answer,
         insufficient=looked or (closing is not None and not answer),
+        answer_schema=policy.answer_schema,
     )
-    return Plan(_within(spec, tokens), tokens, closing)
+    if closing or not has_tools:
+        return spec
+    tools = policy.tools
+    if policy.tool_choice != "auto" and not looked:
+        spec = replace(spec, answer=False)
+        tools = tuple(tool for tool in tools if policy.tool_choice in ("required", tool.name))
+    excluded = guards.dead_calls(state)
+    alive = (
+        without(tool, [arguments for name, arguments in excluded if name == tool.name], spec.argument_max)
+        for tool in tools
+    )
+    return replace(spec, tools=tuple(piece for pieces in alive for piece in pieces), excluded=excluded)
 
 
 def _within(spec: TurnSpec, tokens: int) -> TurnSpec:
@@ -100,7 +149,9 @@ def objection(turn: Turn, plan: Plan) -> str:
     A grammar admits no barred turn, so most of this only happens on endpoints that enforce none.
     """
     if isinstance(turn, ToolCall):
-        names = [tool.name for tool in plan.spec.tools]
+        if (turn.tool, turn.arguments) in plan.spec.excluded:
+            return "not executed: this very call was made before, with the same result; change it, or finish"
+        names = list(dict.fromkeys(tool.name for tool in plan.spec.tools))
         if turn.tool not in names:
             return f"there is no tool {turn.tool!r}; the tools are: {', '.join(names) or 'none'}"
         if turn.truncated:

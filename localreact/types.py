@@ -87,12 +87,17 @@ class TurnSpec:
     """The policy for the next turn, as data. Lengths are in characters.
 
     The bounds close every string that the tool's own schema leaves open; a string that reached
-    one marks the turn as truncated.
+    one marks the turn as truncated. A tool may stand in `tools` more than once, each time with a part of
+    its calls (see `excluded`); `answer_schema` is what the answer has to fit, if not just any text.
     """
 
     tools: tuple[ToolSpec, ...] = ()
     answer: bool = True
     insufficient: bool = False
+    answer_schema: JsonSchema | None = None
+    excluded: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    """Calls (tool, arguments) that `tools` no longer take."""
+
     thought_min: int = 12
     thought_max: int = 400
     argument_max: int = 1000

@@ -15,7 +15,7 @@ from localreact.endpoints.cards import cards
 from localreact.endpoints.chat import TRANSCRIPT
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.errors import EndpointError, GrammarError, ToolDefinitionError, UsageError
-from localreact.policy import Plan, Room, next_turn
+from localreact.policy import Plan, Policy, Room, next_turn
 from localreact.protocols import JsonProtocol
 from localreact.run import RunState
 from localreact.tools.builtin import load_tools
@@ -588,9 +588,9 @@ def test_the_control_arm_answers_too_and_keeps_control_tokens_out(smollm2: Llama
 
 def test_the_policy_is_a_pure_function_of_the_state() -> None:
     spec = ToolSpec("t", "", {"type": "object"})
-    first = next_turn(RunState("q"), Budgets(), (spec,), evidence_gate=True, room=Room(100, 4096))
+    first = next_turn(RunState("q"), Budgets(), Policy((spec,)), Room(100, 4096))
     assert isinstance(first, Plan)
     assert (first.spec.tools, first.spec.answer, first.spec.insufficient) == ((spec,), False, False)
-    only = next_turn(RunState("q"), Budgets(max_steps=1), (spec,), evidence_gate=True, room=Room(100, 4096))
+    only = next_turn(RunState("q"), Budgets(max_steps=1), Policy((spec,)), Room(100, 4096))
     assert isinstance(only, Plan)
     assert (only.spec.tools, only.spec.answer, only.spec.insufficient) == ((), False, True)

@@ -18,7 +18,7 @@ LAYERS = [
     ["terminal"],
     ["agent"],
     ["loop"],
-    ["policy", "budgets", "context", "examples"],
+    ["policy", "guards", "budgets", "context", "examples"],
     ["run"],
     ["tools"],
     ["endpoints"],

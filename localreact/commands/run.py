@@ -51,6 +51,12 @@ def run(
             f"Default: {', '.join(DEFAULT)}.",
         ),
     ] = None,
+    tool_choice: Annotated[
+        str,
+        typer.Option(
+            help="auto, none (no tools), required (a call before anything else), or the tool to call first."
+        ),
+    ] = "auto",
     max_steps: Annotated[int, typer.Option(help="Turns at most; the last can only finish.")] = 8,
     max_tokens: Annotated[
         int, typer.Option(help="Tokens to generate at most, in all turns together.")
@@ -104,7 +110,7 @@ def run(
                     print(printable(notice), file=sys.stderr)
                 if docs is None and {"search", "lookup"} & set(names):
                     print("searching the example knowledge base; --docs DIR searches yours", file=sys.stderr)
-            status = _follow(agent, text, view, as_document)
+            status = _follow(agent, text, tool_choice, view, as_document)
     except KeyboardInterrupt:  # while the model was loading
         print("interrupted", file=sys.stderr)
         status = "cancelled"
@@ -113,7 +119,7 @@ def run(
     raise typer.Exit(0 if status == "finished" else 1)
 
 
-def _follow(agent: Agent, question: str, view: TerminalView, as_document: bool) -> str:
+def _follow(agent: Agent, question: str, tool_choice: str, view: TerminalView, as_document: bool) -> str:
     """Show a run as it happens; the first Ctrl-C cancels it, a second interrupts at once."""
     cancel = threading.Event()
 
@@ -124,7 +130,7 @@ def _follow(agent: Agent, question: str, view: TerminalView, as_document: bool) 
 
     previous = signal.signal(signal.SIGINT, interrupt)
     try:
-        running = agent.stream(question, cancel)
+        running = agent.stream(question, cancel, tool_choice=tool_choice)
         with closing(running), redirect_stdout(sys.stderr):  # a tool that prints isn't the answer
             for event in running:
                 view.show(event)

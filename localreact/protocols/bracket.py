@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from localreact.errors import GrammarError, ProtocolError
+from localreact.grammar.lark import escaped, whole
 from localreact.protocols.base import Field
 from localreact.protocols.lines import LineProtocol, one_line
 from localreact.types import Finish, ToolCall, ToolSpec, Turn, TurnSpec
@@ -37,7 +39,7 @@ class BracketProtocol(LineProtocol):
                     "it takes exactly one string",
                     "Use the json, text or call protocol, or leave the tool out.",
                 )
-        return {}
+        return {"argument": partial(_argument, spec)}
 
     def write_call(self, call: ToolCall) -> str:
         return f"Action: {call.tool}[{_inner(next(iter(call.arguments.values()), ''))}]"
@@ -82,6 +84,19 @@ def _parameter(tool: ToolSpec) -> str | None:
     if len(properties) != 1 or not names or properties[names[0]].get("type") != "string":
         return None
     return str(names[0])
+
+
+def _argument(spec: TurnSpec, tool: ToolSpec) -> str:
+    """What a tool's argument is, within what any bracket argument is."""
+    schema: Mapping[str, Any] = next(iter(tool.parameters["properties"].values()))
+    least, most = max(1, schema.get("minLength", 1)), schema.get("maxLength", spec.argument_max)
+    terminal = f"/[^\\x00-\\x1f\\x7f\\]]{{{least},{most}}}/ & FREE"
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if values is not None:
+        return f"{terminal} & /{'|'.join(escaped(str(value)) for value in values)}/"
+    if "pattern" in schema:
+        return f"{terminal} & /{whole(schema['pattern'])}/"
+    return terminal
 
 
 def _inner(text: object) -> str:
