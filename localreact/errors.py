@@ -7,6 +7,7 @@ LocalReactError
 ├── ModelError            a model file that can't be loaded
 ├── GrammarError          a turn that can't be enforced; nothing runs unconstrained instead
 ├── ProtocolError         a text that is no turn (free endpoints only)
+├── AnswerError           an answer that isn't of the type asked for
 ├── ContextOverflowError  a prompt that doesn't fit the context window
 ├── EndpointError         an endpoint that failed while completing
 └── TraceError            a trace that can't be written or read
@@ -49,6 +50,10 @@ class GrammarError(LocalReactError):
 
 class ProtocolError(LocalReactError):
     """A text that is no turn of its protocol. Possible only where no grammar is enforced."""
+
+
+class AnswerError(LocalReactError):
+    """An answer that isn't of the type asked for: it broke a rule that no grammar can hold."""
 
 
 class ContextOverflowError(LocalReactError):
