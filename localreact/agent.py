@@ -21,6 +21,7 @@ from localreact.endpoints.base import Endpoint
 from localreact.endpoints.resolve import DEFAULT_MODEL, open_endpoint
 from localreact.errors import ContextOverflowError, EndpointError, GrammarError, TraceError
 from localreact.examples import examples_for
+from localreact.grammar.answers import answer_type
 from localreact.grammar.schema import Relaxation, enforceable
 from localreact.loop import Loop
 from localreact.policy import Policy
@@ -34,7 +35,7 @@ from localreact.trace.events import (
     RunStarted,
 )
 from localreact.trace.jsonl import TraceWriter
-from localreact.types import Sampling, Segment, ToolSpec, TurnSpec
+from localreact.types import Sampling, ToolSpec, TurnSpec
 
 
 def _forget(event: Event) -> None:
@@ -124,47 +125,64 @@ class Agent:
 
     # --- running it
 
-    def run(self, question: str, cancel: threading.Event | None = None, *, tool_choice: str = "auto") -> Run:
+    def run(
+        self,
+        question: str,
+        cancel: threading.Event | None = None,
+        *,
+        tool_choice: str = "auto",
+        answer: Any = None,
+    ) -> Run:
         """Work on a question until the run has ended; how it ended is in the result's `status`.
 
         `cancel` stops the run from another thread. Ctrl-C ends it as `cancelled` too. `tool_choice` is
         `auto`, `none` (no tools), `required` (a call before anything else), or the tool to call first.
+        `answer` is the answer's type: a pydantic model, `Literal["yes", "no"]`, `int`, a compiled regex, a
+        JSON Schema, a type of outlines. The grammar holds it, and the run's `value` is of it.
 
         Raises:
             TraceError: the trace can't be written.
-            UsageError: no such tool choice.
+            UsageError: no such tool choice, or nothing that can be an answer's type.
+            GrammarError: the answer's type can't be held by a grammar.
         """
-        running = self.stream(question, cancel, tool_choice=tool_choice)
+        running = self.stream(question, cancel, tool_choice=tool_choice, answer=answer)
         for _ in running:
             pass
         return running.outcome
 
     def stream(
-        self, question: str, cancel: threading.Event | None = None, *, tool_choice: str = "auto"
+        self,
+        question: str,
+        cancel: threading.Event | None = None,
+        *,
+        tool_choice: str = "auto",
+        answer: Any = None,
     ) -> Running:
         """The events of a run as they happen; the last is RunEnded. Closing it cancels the run."""
-        loop = replace(self._loop, policy=replace(self._loop.policy, tool_choice=tool_choice))
+        loop = replace(self._loop, policy=self._policy(tool_choice, answer))
         state = RunState(question)
         trace = self._trace_path(state)
         return Running(state, self._stream(loop, state, trace, cancel), trace)
 
-    async def arun(self, question: str, *, tool_choice: str = "auto") -> Run:
+    async def arun(self, question: str, *, tool_choice: str = "auto", answer: Any = None) -> Run:
         """`run` without blocking the event loop. Cancelling the task cancels the run."""
         cancel = threading.Event()
         try:
-            return await asyncio.to_thread(self.run, question, cancel, tool_choice=tool_choice)
+            return await asyncio.to_thread(self.run, question, cancel, tool_choice=tool_choice, answer=answer)
         except asyncio.CancelledError:
             cancel.set()
             raise
 
-    async def astream(self, question: str, *, tool_choice: str = "auto") -> AsyncIterator[Event]:
+    async def astream(
+        self, question: str, *, tool_choice: str = "auto", answer: Any = None
+    ) -> AsyncIterator[Event]:
         """`stream` without blocking the event loop. Closing the iterator cancels the run."""
         cancel = threading.Event()
         events: queue.SimpleQueue[Event | BaseException | None] = queue.SimpleQueue()
 
         def work() -> None:
             try:
-                for event in self.stream(question, cancel, tool_choice=tool_choice):
+                for event in self.stream(question, cancel, tool_choice=tool_choice, answer=answer):
                     events.put(event)
                 events.put(None)
             except BaseException as error:
@@ -215,11 +233,12 @@ class Agent:
                 **asdict(self.sampling),
                 "evidence_gate": self.evidence_gate,
                 "tool_choice": loop.policy.tool_choice,
+                "answer_schema": loop.policy.answer_schema,
             },
             version=__version__,
         )
         transcript = self._opening.copy()
-        transcript.user([Segment(state.question)])
+        transcript.user(context.question(state.question, loop.policy.answer_type))
         try:
             ending = yield from loop.run(state, transcript, cancel)
         except ContextOverflowError as error:
@@ -250,6 +269,20 @@ class Agent:
             specs.append(enforced)
             self.relaxations += left_out
         return tuple(specs)
+
+    def _policy(self, tool_choice: str, answer: Any) -> Policy:
+        """The agent's policy with what is asked for in one run."""
+        policy = replace(self._loop.policy, tool_choice=tool_choice)
+        if answer is None:
+            return policy
+        kind = answer_type(answer)
+        if not self.endpoint.languages:
+            return replace(policy, answer_type=kind, answer_schema=kind.schema)
+        enforced, _ = enforceable(ToolSpec("finish", "", kind.schema))  # what is left out, `kind` checks
+        policy = replace(policy, answer_type=kind, answer_schema=enforced.parameters)
+        if (grammar := self._loop.grammar(TurnSpec(answer_schema=enforced.parameters))) is not None:
+            self.endpoint.check(grammar)
+        return policy
 
     def _trace_path(self, state: RunState) -> Path | None:
         if self.trace is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 
 from localreact.endpoints.chat import ChatFormat
+from localreact.grammar.answers import AnswerType
 from localreact.protocols.base import Protocol
 from localreact.types import Finish, Observation, Prompt, Segment, ToolCall, ToolExample
 
@@ -65,6 +67,18 @@ def opening(
         transcript.user(protocol.observation(Observation(tool, example.result)))
         transcript.model(protocol.write(Finish(example.conclusion, answer=example.answer)))
     return transcript
+
+
+def question(text: str, answer: AnswerType | None) -> list[Segment]:
+    """What is asked, and in which form the answer is to come, if that says more than the grammar does.
+
+    The form stands before the question: after it, it led a small model away from its tools (2 of 7 right
+    answers instead of 5; without a schema in the prompt 6).
+    """
+    if answer is None or answer.schema.keys() <= {"type", "title"}:
+        return [Segment(text)]
+    schema = json.dumps(answer.schema, ensure_ascii=False)
+    return [Segment(f"Answer as JSON for the schema {schema}.\n"), Segment(text)]
 
 
 def clip(text: str, characters: int) -> str:

@@ -71,10 +71,10 @@ class Loop:
             turn = yield from self._read(state, transcript, plan, completion)
             if turn is None:
                 continue
-            problem = policy.objection(turn, plan)
+            problem = policy.objection(turn, plan, self.policy)
             if isinstance(turn, Finish) and not problem:
                 state.add(completion, turn)
-                return policy.ending_of(turn, plan)
+                return policy.ending_of(turn, plan, self.policy)
             yield from self._act(state, transcript, completion, turn, problem)
 
     def _evaluate(
@@ -109,7 +109,8 @@ class Loop:
                     yield TurnCompleted(step, completion)
                     return completion
                 for field, text in reader.feed(span.text):
-                    yield TextDelta(step, field, text)
+                    if field != "answer" or spec.answer_schema is None:  # a value is shown when it is whole
+                        yield TextDelta(step, field, text)
 
     def _read(
         self, state: RunState, transcript: context.Transcript, plan: Plan, completion: Completion
@@ -122,7 +123,9 @@ class Loop:
             transcript.user(self.protocol.error("your reply was cut off; be brief"))
             return None
         try:
-            turn = mark_truncated(self.protocol.parse(completion.text, self.toolbox.specs), plan.spec)
+            structured = plan.spec.answer_schema is not None
+            turn = self.protocol.parse(completion.text, self.toolbox.specs, structured)
+            turn = mark_truncated(turn, plan.spec)
         except ProtocolError as error:
             yield TurnRefused(step, error.message)
             state.add(completion, problem="refused")

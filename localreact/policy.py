@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from localreact import guards
 from localreact.budgets import SHORTEST_TURN, Budgets
-from localreact.errors import UsageError
+from localreact.errors import AnswerError, UsageError
+from localreact.grammar.answers import AnswerType
 from localreact.grammar.exclude import without
 from localreact.run import Ending, RunState
 from localreact.types import Finish, JsonSchema, Status, ToolCall, ToolSpec, Turn, TurnSpec
@@ -32,7 +33,9 @@ class Policy:
     tools: tuple[ToolSpec, ...] = ()
     evidence_gate: bool = True
     tool_choice: str = "auto"
+    answer_type: AnswerType | None = None
     answer_schema: JsonSchema | None = None
+    """The answer's schema as the grammar holds it."""
 
     def __post_init__(self) -> None:
         names = [tool.name for tool in self.tools]
@@ -143,7 +146,7 @@ def _closing(state: RunState, budgets: Budgets, left: int, has_tools: bool, room
     return None
 
 
-def objection(turn: Turn, plan: Plan) -> str:
+def objection(turn: Turn, plan: Plan, policy: Policy) -> str:
     """Why a turn can't be accepted although it is one; empty where it can.
 
     A grammar admits no barred turn, so most of this only happens on endpoints that enforce none.
@@ -161,15 +164,19 @@ def objection(turn: Turn, plan: Plan) -> str:
         return "an answer needs evidence: call a tool first"
     elif turn.missing is not None and not plan.spec.insufficient:
         return "call a tool before saying that something is missing"
+    elif turn.answer is not None and policy.answer_type is not None:
+        try:
+            policy.answer_type.read(turn.value)
+        except AnswerError as error:
+            return error.message
     return ""
 
 
-def ending_of(turn: Finish, plan: Plan) -> Ending:
+def ending_of(turn: Finish, plan: Plan, policy: Policy) -> Ending:
     """An answer that a limit forced, or that its bound cut off, is partial."""
     if turn.missing is not None:
         return Ending("insufficient", plan.closing or "", missing=turn.missing)
-    if turn.truncated:
-        return Ending(
-            "partial", f"the answer was cut at {plan.spec.answer_max} characters", answer=turn.answer
-        )
-    return Ending("partial" if plan.closing else "finished", plan.closing or "", answer=turn.answer)
+    value = turn.answer if policy.answer_type is None else policy.answer_type.read(turn.value)
+    cut = f"the answer was cut at {plan.spec.answer_max} characters" if turn.truncated else ""
+    status: Status = "partial" if cut or plan.closing else "finished"
+    return Ending(status, cut or plan.closing or "", answer=turn.answer, value=value)

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from localreact.errors import UsageError
 from localreact.trace.events import Event, RunEnded
@@ -35,11 +35,13 @@ class Ending:
     reason: str = ""
     answer: str | None = None
     missing: str | None = None
+    value: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The outcome. `answer` is None unless the model gave one in a whole, legal turn."""
+    """The outcome. `answer` is None unless the model gave one in a whole, legal turn; `value` is the
+    answer as the type that was asked for, or the same text where none was."""
 
     run_id: str
     question: str
@@ -51,6 +53,7 @@ class Run:
     usage: Usage
     timings: Timings
     seconds: float
+    value: Any = None
 
 
 @dataclass
@@ -63,6 +66,7 @@ class RunState:
     steps: list[Step] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     timings: Timings = field(default_factory=Timings)
+    value: Any = None
 
     @property
     def observations(self) -> list[Observation]:
@@ -91,6 +95,7 @@ class RunState:
         self.timings += completion.timings
 
     def ended(self, ending: Ending) -> RunEnded:
+        self.value = ending.value
         return RunEnded(
             status=ending.status,
             answer=ending.answer,
@@ -114,6 +119,7 @@ class RunState:
             usage=ended.usage,
             timings=ended.timings,
             seconds=ended.seconds,
+            value=self.value,
         )
 
 

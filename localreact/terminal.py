@@ -21,7 +21,7 @@ from localreact.trace.events import (
     ToolEnded,
     TurnRefused,
 )
-from localreact.types import Finish, ToolCall
+from localreact.types import Finish, ToolCall, Turn
 
 STYLES = {"thought": "cyan", "action": "yellow", "observation": "green", "missing": "magenta"}
 SHOWN_OBSERVATION = 1000  # characters; the trace has it all
@@ -164,6 +164,7 @@ def as_json(run: Run, model: str, protocol: str, trace: Path | None) -> dict[str
         "question": run.question,
         "status": run.status,
         "answer": run.answer,
+        "value": last.value if isinstance(last := _last_turn(run), Finish) else None,
         "missing": run.missing,
         "reason": run.reason,
         "steps": steps,
@@ -180,6 +181,10 @@ def as_json(run: Run, model: str, protocol: str, trace: Path | None) -> dict[str
         "protocol": protocol,
         "trace": str(trace) if trace else None,
     }
+
+
+def _last_turn(run: Run) -> Turn | None:
+    return run.steps[-1].turn if run.steps else None
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -129,11 +129,15 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The end of a run: an answer, or (`missing`) what stands in the way of one."""
+    """The end of a run: an answer, or (`missing`) what stands in the way of one.
+
+    Where the answer has a schema, `value` is the JSON value and `answer` its text.
+    """
 
     thought: str
     answer: str | None = None
     missing: str | None = None
+    value: Any = None
     truncated: tuple[str, ...] = ()
     repaired: int = 0
 

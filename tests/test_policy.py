@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+import re
+from collections.abc import Callable
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
-from localreact import Agent, Run, ScriptedEndpoint, Tool, tool
+from localreact import Agent, Run, Sampling, ScriptedEndpoint, Tool, tool
 from localreact.endpoints.llama import LlamaEndpoint
-from localreact.errors import UsageError
-from localreact.protocols import JsonProtocol
+from localreact.errors import GrammarError, UsageError
+from localreact.protocols import JsonProtocol, protocol
 from localreact.tools.builtin import load_tools
 from localreact.trace.events import StepStarted
 from localreact.types import Finish, ToolCall
@@ -126,3 +129,76 @@ def test_a_model_that_would_repeat_itself_cannot(tiny: LlamaEndpoint) -> None:
     run = Agent(tiny, [ping], max_steps=6, evidence_gate=False).run("x", tool_choice="required")
     calls = [tuple(step.turn.arguments.items()) for step in run.steps if isinstance(step.turn, ToolCall)]
     assert all(calls.count(each) <= 2 for each in calls)
+
+
+# --- the answer's type
+
+
+class City(BaseModel):
+    name: str
+    country: Literal["Velmark", "Norway"]
+    people: int
+
+
+CITY = '{"name": "Sandhavn", "country": "Velmark", "people": 12}'
+
+
+@pytest.mark.parametrize("name", ["json", "text", "call"])
+def test_an_answer_comes_back_as_the_type_asked_for(name: str) -> None:
+    writer = protocol(name)
+    reply = writer.write(Finish("I know it now.", answer="?")).replace('"?"', CITY).replace(" ?", " " + CITY)
+    run = Agent(ScriptedEndpoint([reply]), protocol=name).run("Which city?", answer=City)
+    assert (run.status, run.value) == ("finished", City(name="Sandhavn", country="Velmark", people=12))
+    assert run.answer == CITY
+
+
+def test_an_answer_that_does_not_fit_goes_back_to_the_model() -> None:
+    endpoint = ScriptedEndpoint(
+        [WRITE(Finish("I know it now.", answer="twelve")), FINISH.replace('"3"', "12")]
+    )
+    run = Agent(endpoint).run("How many?", answer=int)
+    assert (run.status, run.value, run.answer) == ("finished", 12, "12")
+    assert "the answer is not as asked for" in endpoint.prompts[1].text
+
+
+def test_without_a_type_an_answer_is_text() -> None:
+    run = Agent(ScriptedEndpoint([FINISH.replace('"3"', "12"), FINISH])).run("How many?")
+    assert (run.steps[0].problem, run.value) == ("refused", "3")
+
+
+@pytest.mark.parametrize("name", ["json", "text", "call"])
+@pytest.mark.parametrize(
+    ("kind", "fits"),
+    [
+        (int, lambda value: isinstance(value, int)),
+        (Literal["yes", "no"], lambda value: value in ("yes", "no")),
+        (re.compile(r"[a-c]{2}\d"), lambda value: re.fullmatch(r"[a-c]{2}\d", value)),
+        (City, lambda value: isinstance(value, City)),
+    ],
+)
+def test_the_grammar_holds_an_answer_to_its_type(
+    tiny: LlamaEndpoint, name: str, kind: Any, fits: Callable[[Any], bool]
+) -> None:
+    for seed in range(3):
+        agent = Agent(tiny, protocol=name, sampling=Sampling(temperature=1.0, seed=seed), max_tokens=4000)
+        run = agent.run("Which?", answer=kind)
+        if run.status in ("finished", "partial"):
+            assert fits(run.value), run.answer
+        else:
+            assert run.status in ("max_steps", "token_budget")
+
+
+def test_the_real_model_answers_with_a_number(smollm2: LlamaEndpoint) -> None:
+    agent = Agent(smollm2, load_tools(["calculator"], None))
+    assert agent.run("What is 3*45+2*12?", answer=int).value == 159
+
+
+def test_an_answer_with_a_schema_has_no_place_in_brackets(tiny: LlamaEndpoint) -> None:
+    with pytest.raises(GrammarError, match="bracket"):
+        Agent(tiny, protocol="bracket").run("x", answer=City)
+
+
+@pytest.mark.parametrize("kind", ["yes|no", {"type": "nothing"}, Agent])
+def test_what_can_be_no_answer_type_is_refused(kind: Any) -> None:
+    with pytest.raises(UsageError):
+        Agent(ScriptedEndpoint([])).run("x", answer=kind)

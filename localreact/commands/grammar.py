@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from localreact.commands.files import read_json
 from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.errors import UsageError
 from localreact.grammar.schema import Relaxation, enforceable
@@ -90,7 +90,7 @@ def check(
 def _load(names: list[str] | None, schema: Path | None, protocol_name: str) -> _Loaded:
     tools: list[Tool] = []
     if schema is not None:
-        tools.append(_described({"name": "tool", "parameters": _read_json(schema)}, schema))
+        tools.append(_described({"name": "tool", "parameters": read_json(schema)}, schema))
     for name in names or ([] if schema else ["calculator"]):
         tools += _from_json(Path(name)) if name.endswith(".json") else load_tools([name], None)
     specs, relaxations = [], []
@@ -104,7 +104,7 @@ def _load(names: list[str] | None, schema: Path | None, protocol_name: str) -> _
 
 
 def _from_json(path: Path) -> list[Tool]:
-    document = _read_json(path)
+    document = read_json(path)
     return [_described(each, path) for each in (document if isinstance(document, list) else [document])]
 
 
@@ -121,12 +121,3 @@ def _described(definition: Any, path: Path) -> Tool:
         raise UsageError(f"{path}: the parameters of {definition['name']!r} are no JSON Schema object")
     spec = ToolSpec(definition["name"], str(definition.get("description", "")), parameters)
     return Tool(spec, lambda **arguments: arguments)
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path} can't be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not JSON: {error}") from error

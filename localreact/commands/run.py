@@ -9,12 +9,13 @@ import threading
 from contextlib import closing, redirect_stdout
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import platformdirs
 import typer
 
 from localreact.agent import Agent
+from localreact.commands.files import read_json
 from localreact.endpoints.llama import ENGINES
 from localreact.endpoints.resolve import DEFAULT_MODEL
 from localreact.errors import UsageError
@@ -57,6 +58,9 @@ def run(
             help="auto, none (no tools), required (a call before anything else), or the tool to call first."
         ),
     ] = "auto",
+    answer_schema: Annotated[
+        Path | None, typer.Option(help="JSON Schema (a file) that the answer has to fit.")
+    ] = None,
     max_steps: Annotated[int, typer.Option(help="Turns at most; the last can only finish.")] = 8,
     max_tokens: Annotated[
         int, typer.Option(help="Tokens to generate at most, in all turns together.")
@@ -88,6 +92,7 @@ def run(
     text = _question(question)
     if trace is not None and trace.is_dir():
         raise UsageError(f"the trace {trace} is a folder", "Give a file, for example --trace run.jsonl.")
+    answer = None if answer_schema is None else read_json(answer_schema)
     names = tool if tool is not None else list(DEFAULT)
     tools = load_tools(names, docs)
     view = TerminalView(None if as_document else sys.stdout, quiet=quiet)
@@ -110,7 +115,7 @@ def run(
                     print(printable(notice), file=sys.stderr)
                 if docs is None and {"search", "lookup"} & set(names):
                     print("searching the example knowledge base; --docs DIR searches yours", file=sys.stderr)
-            status = _follow(agent, text, tool_choice, view, as_document)
+            status = _follow(agent, text, tool_choice, answer, view, as_document)
     except KeyboardInterrupt:  # while the model was loading
         print("interrupted", file=sys.stderr)
         status = "cancelled"
@@ -119,7 +124,9 @@ def run(
     raise typer.Exit(0 if status == "finished" else 1)
 
 
-def _follow(agent: Agent, question: str, tool_choice: str, view: TerminalView, as_document: bool) -> str:
+def _follow(
+    agent: Agent, question: str, tool_choice: str, answer: Any, view: TerminalView, as_document: bool
+) -> str:
     """Show a run as it happens; the first Ctrl-C cancels it, a second interrupts at once."""
     cancel = threading.Event()
 
@@ -130,7 +137,7 @@ def _follow(agent: Agent, question: str, tool_choice: str, view: TerminalView, a
 
     previous = signal.signal(signal.SIGINT, interrupt)
     try:
-        running = agent.stream(question, cancel, tool_choice=tool_choice)
+        running = agent.stream(question, cancel, tool_choice=tool_choice, answer=answer)
         with closing(running), redirect_stdout(sys.stderr):  # a tool that prints isn't the answer
             for event in running:
                 view.show(event)

@@ -150,11 +150,11 @@ def _of_outlines(kind: Any) -> bool:
 
 
 def _outlines(term: Any) -> AnswerType:
-    from outlines.types import CFG, Choice, JsonSchema, dsl, string  # the user has imported it already
+    from outlines.types import CFG, Choice, dsl, string  # the user has imported it already
 
     if term == string:  # outlines' regex for it holds the quotes
         return _python_type(str)
-    if isinstance(term, JsonSchema):
+    if isinstance(term, dsl.JsonSchema):
         return _json_schema(json.loads(term.schema))
     if isinstance(term, CFG):
         raise UsageError("an answer can't be held to a grammar of outlines (CFG)", _HINT)

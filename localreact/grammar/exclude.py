@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -89,11 +90,13 @@ def _other_values(schema: Any, value: Any) -> list[JsonSchema]:
 
 
 def _least(integers: Mapping[str, Any]) -> float:
-    return max(integers.get("minimum", -float("inf")), integers.get("exclusiveMinimum", -float("inf")) + 1)
+    least: float = max(integers.get("minimum", -inf), integers.get("exclusiveMinimum", -inf) + 1)
+    return least
 
 
 def _most(integers: Mapping[str, Any]) -> float:
-    return min(integers.get("maximum", float("inf")), integers.get("exclusiveMaximum", float("inf")) - 1)
+    most: float = min(integers.get("maximum", inf), integers.get("exclusiveMaximum", inf) - 1)
+    return most
 
 
 def _with_patterns(schema: JsonSchema, argument_max: int) -> JsonSchema:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from localreact.errors import GrammarError
+from localreact.grammar import lark
 from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
 
 Field = Literal["thought", "tool", "arguments", "answer", "missing"]
@@ -58,8 +60,9 @@ class Protocol(typing.Protocol):
     def write(self, turn: Turn) -> str:
         """The text of a turn, as the model is shown it in examples."""
 
-    def parse(self, text: str, tools: Sequence[ToolSpec] = ()) -> Turn:
-        """The turn that a text is. `tools` name the parameters that some formats leave out.
+    def parse(self, text: str, tools: Sequence[ToolSpec] = (), structured: bool = False) -> Turn:
+        """The turn that a text is. `tools` name the parameters that some formats leave out; a
+        `structured` answer is any JSON value, otherwise it is text.
 
         Raises:
             ProtocolError: the text isn't exactly one turn.
@@ -95,8 +98,8 @@ def mark_truncated(turn: Turn, spec: TurnSpec) -> Turn:
     if isinstance(turn, ToolCall):
         reached = tuple(path for path, text in _strings(turn.arguments, "") if len(text) == spec.argument_max)
     else:
-        fields = {"answer": turn.answer, "missing": turn.missing}
-        reached = tuple(name for name, text in fields.items() if text and len(text) == spec.answer_max)
+        fields = {"answer": turn.answer if turn.value is None else turn.value, "missing": turn.missing}
+        reached = tuple(path[1:] for path, text in _strings(fields, "") if len(text) == spec.answer_max)
     return replace(turn, truncated=reached)
 
 
@@ -111,9 +114,24 @@ def _strings(value: Any, path: str) -> Iterable[tuple[str, str]]:
             yield from _strings(each, f"{path}/{index}")
 
 
-def finish_of(thought: str, fields: Mapping[str, Any]) -> Finish | None:
+def answer_schema(spec: TurnSpec) -> dict[str, Any]:
+    """What the answer is as JSON, every string bounded."""
+    if spec.answer_schema is None:
+        return {"type": "string", "minLength": 1, "maxLength": spec.answer_max}
+    return lark.bounded(spec.answer_schema, spec.answer_max)
+
+
+def answered(thought: str, value: Any) -> Finish:
+    """A finish with an answer of some JSON type."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return Finish(thought, answer=text, value=value)
+
+
+def finish_of(thought: str, fields: Mapping[str, Any], structured: bool) -> Finish | None:
     """A Finish from `answer`, or from `status` and `missing`; None where they are neither."""
     match dict(fields):
+        case {"answer": value, **rest} if structured and not rest:
+            return answered(thought, value)
         case {"answer": str(answer), **rest} if not rest:
             return Finish(thought, answer=answer)
         case {"status": "insufficient", "missing": str(missing), **rest} if not rest:

@@ -39,6 +39,11 @@ class BracketProtocol(LineProtocol):
                     "it takes exactly one string",
                     "Use the json, text or call protocol, or leave the tool out.",
                 )
+        if spec.answer_schema is not None:
+            raise GrammarError(
+                "an answer with a schema can't be written in the bracket protocol",
+                "Use the json, text or call protocol.",
+            )
         return {"argument": partial(_argument, spec)}
 
     def write_call(self, call: ToolCall) -> str:
@@ -49,7 +54,7 @@ class BracketProtocol(LineProtocol):
             return f"Action: finish[insufficient: {_inner(finish.missing)}]"
         return f"Action: finish[{_inner(finish.answer)}]"
 
-    def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec]) -> Turn:
+    def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec], structured: bool) -> Turn:
         if not (found := _ACTION.fullmatch(action)):
             raise ProtocolError("after the thought comes one action, such as search[…], and no more")
         name, inner = found[1], found[2]

@@ -17,7 +17,7 @@ from typing import Any
 
 from localreact.errors import GrammarError, ProtocolError
 from localreact.grammar import lark
-from localreact.protocols.base import Field
+from localreact.protocols.base import Field, answered
 from localreact.protocols.lines import LineProtocol
 from localreact.protocols.strict_json import load_beginning, load_value, raw_controls
 from localreact.types import Finish, ToolCall, ToolSpec, Turn, TurnSpec
@@ -43,7 +43,7 @@ class CallProtocol(LineProtocol):
             return f"Action: Finish(missing={_dumps(finish.missing)})"
         return f"Action: Finish({_dumps(finish.answer)})"
 
-    def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec]) -> Turn:
+    def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec], structured: bool) -> Turn:
         if not (head := _HEAD.match(action)):
             raise ProtocolError("after the thought comes one action, such as tool(name=value)")
         positional, given = _arguments(action, head.end())
@@ -51,9 +51,11 @@ class CallProtocol(LineProtocol):
             if positional:
                 given = {_first_parameter(head[1], tools): positional[0]}
             return ToolCall(thought, head[1], given, repaired=raw_controls(action))
-        if len(positional) == 1 and isinstance(positional[0], str):
-            return Finish(thought, answer=positional[0])
+        if len(positional) == 1:
+            given = {"answer": positional[0]}
         match given:
+            case {"answer": value} if structured and len(given) == 1:
+                return answered(thought, value)
             case {"answer": str(answer)} if len(given) == 1:
                 return Finish(thought, answer=answer)
             case {"missing": str(missing)} if len(given) == 1:

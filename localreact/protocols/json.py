@@ -24,7 +24,7 @@ from typing import Any, Literal
 from localreact.errors import GrammarError, ProtocolError, UsageError
 from localreact.grammar import lark
 from localreact.grammar.templates import template
-from localreact.protocols.base import TurnReader, finish_of, turn_rules
+from localreact.protocols.base import TurnReader, answer_schema, finish_of, turn_rules
 from localreact.protocols.json_reader import read_beginning
 from localreact.protocols.strict_json import load_object, raw_controls
 from localreact.types import Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
@@ -112,6 +112,7 @@ class JsonProtocol:
             finish=lambda **ending: self._rules(self._finish_fields(thought, ending)),
             json=lambda schema: lark.json_rule(schema, compact=self.compact),
             bounded=lark.bounded,
+            answer=answer_schema(spec),
         )
         return TurnGrammar("lark", text)
 
@@ -134,7 +135,7 @@ class JsonProtocol:
 
     # --- reading it
 
-    def parse(self, text: str, tools: Sequence[ToolSpec] = ()) -> Turn:
+    def parse(self, text: str, tools: Sequence[ToolSpec] = (), structured: bool = False) -> Turn:
         fields = load_object(text)
         thoughts = [fields.pop(key) for key in THOUGHT_KEYS if key in fields]
         if len(thoughts) != 1 or not isinstance(thoughts[0], str):
@@ -150,7 +151,7 @@ class JsonProtocol:
             ending = arguments
         elif kind != "finish":
             raise ProtocolError(f"an object of type {kind!r} with {sorted(fields)} is no turn")
-        if (finish := finish_of(thoughts[0], ending)) is None:
+        if (finish := finish_of(thoughts[0], ending, structured)) is None:
             raise ProtocolError(
                 f"a finish holds an answer, or a status and what is missing; this has {sorted(ending)}"
             )

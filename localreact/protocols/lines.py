@@ -17,7 +17,7 @@ from localreact.errors import GrammarError, ProtocolError, UsageError
 from localreact.grammar import lark
 from localreact.grammar.markers import DEFAULT_MARKERS, OWN_MARKERS, marker_pattern, marker_words
 from localreact.grammar.templates import template
-from localreact.protocols.base import Field, TurnReader, turn_rules
+from localreact.protocols.base import Field, TurnReader, answer_schema, turn_rules
 from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
 
 _THOUGHT = re.compile(r"\s*Thought:[ \t]*([^\n]*)\n(.*)", re.S)
@@ -81,16 +81,17 @@ class LineProtocol(ABC):
             literal=lark.literal,
             json=lark.json_rule,
             bounded=lark.bounded,
+            answer=answer_schema(spec),
             markers=marker_words(self.markers),
             **self.rules(spec),
         )
         return TurnGrammar("lark", text)
 
-    def parse(self, text: str, tools: Sequence[ToolSpec] = ()) -> Turn:
+    def parse(self, text: str, tools: Sequence[ToolSpec] = (), structured: bool = False) -> Turn:
         if not (found := _THOUGHT.fullmatch(text)):
             raise ProtocolError("a turn begins with a line 'Thought: …'")
         thought = self.without_marker(found[1].strip())
-        return self.read_action(thought, found[2].rstrip(), tools)
+        return self.read_action(thought, found[2].rstrip(), tools, structured)
 
     def reader(self) -> TurnReader:
         return TurnReader(self._beginning)
@@ -129,7 +130,7 @@ class LineProtocol(ABC):
     def write_finish(self, finish: Finish) -> str: ...
 
     @abstractmethod
-    def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec]) -> Turn:
+    def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec], structured: bool) -> Turn:
         """
         Raises:
             ProtocolError: it isn't exactly one action.

@@ -15,9 +15,9 @@ import re
 from collections.abc import Sequence
 
 from localreact.errors import ProtocolError
-from localreact.protocols.base import Field
+from localreact.protocols.base import Field, answered
 from localreact.protocols.lines import LineProtocol, one_line
-from localreact.protocols.strict_json import load_object, raw_controls
+from localreact.protocols.strict_json import load_object, load_value, raw_controls
 from localreact.types import Finish, ToolCall, ToolSpec, Turn
 
 _CALL = re.compile(r"Action:[ \t]*([^\n]*?)[ \t]*\nAction Input:(.*)", re.S)
@@ -36,10 +36,15 @@ class TextProtocol(LineProtocol):
             return f"Insufficient: {one_line(finish.missing)}\n"
         return f"Final Answer: {one_line(finish.answer or '')}\n"
 
-    def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec]) -> Turn:
+    def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec], structured: bool) -> Turn:
         if found := _CALL.fullmatch(action):
             return ToolCall(thought, found[1], load_object(found[2]), repaired=raw_controls(found[2]))
-        if found := _ENDING.fullmatch(action):
+        if (found := _ENDING.fullmatch(action)) and found[1] == "Final Answer" and structured:
+            value, end = load_value(found[2], 0)
+            if found[2][end:].strip():
+                raise ProtocolError("nothing may follow the answer")
+            return answered(thought, value)
+        if found:
             text = self.without_marker(found[2].strip())
             if found[1] == "Insufficient":
                 return Finish(thought, missing=text)
