@@ -35,7 +35,7 @@ from localreact.trace.events import (
     RunStarted,
 )
 from localreact.trace.jsonl import TraceWriter
-from localreact.types import Sampling, ToolSpec, TurnSpec
+from localreact.types import Sampling, Source, ToolSpec, TurnSpec
 
 
 def _forget(event: Event) -> None:
@@ -55,6 +55,8 @@ class Agent:
             deadline is in seconds. The last step, and the last tokens, are kept for an answer.
         sampling: how tokens are chosen; greedy by default.
         evidence_gate: no answer before a tool has given a result (where there are tools).
+        cite: an answer carries evidence, which can only quote word for word what tools have said; so
+            there is none before there is something to quote. In the json and text protocols.
         protocol, spelling, examples: the format of turns (`json`, `text`, `bracket` or `call`), how
             it is written, and worked examples of each tool in the prompt; by default as the model card says.
         engine: what holds a model in process to its turns: `llguidance`, or `free` for nothing (stop
@@ -64,7 +66,8 @@ class Agent:
     Raises:
         MissingPartError, ModelError: the model can't be had.
         ToolDefinitionError: a tool can't be offered.
-        GrammarError: a tool's schema can't be enforced.
+        GrammarError: a tool's schema, or citing, can't be enforced.
+        UsageError: citing without tools.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Agent:
         deadline: float | None = None,
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         evidence_gate: bool = True,
+        cite: bool = False,
         protocol: str | None = None,
         spelling: Mapping[str, Any] | None = None,
         examples: int | None = None,
@@ -89,6 +93,7 @@ class Agent:
         self.toolbox = Toolbox(tools)
         self.sampling = sampling
         self.evidence_gate = evidence_gate
+        self.cite = cite
         self.trace = None if trace is None else Path(trace)
         self.relaxations: list[Relaxation] = []
         """What the grammar can't hold of the tools' schemas, and is checked after a turn."""
@@ -105,19 +110,21 @@ class Agent:
                 self.endpoint,
                 self.protocol,
                 self.toolbox,
-                Policy(specs, evidence_gate),
+                Policy(specs, evidence_gate, cite=cite),
                 self.budgets,
                 sampling,
             )
-            if (grammar := self._loop.grammar(TurnSpec(specs))) is not None:
+            sources = self._sample_sources()
+            if (grammar := self._loop.grammar(TurnSpec(specs, sources=sources))) is not None:
                 self.endpoint.check(grammar)
             self._opening = context.opening(
                 self.endpoint.chat,
                 self.protocol,
-                self.protocol.instructions(self.toolbox.specs),
+                self.protocol.instructions(self.toolbox.specs, cite),
                 examples_for(
                     self.toolbox.specs, self.endpoint.card.examples if examples is None else examples
                 ),
+                cite,
             )
         except BaseException:
             self.close()
@@ -234,6 +241,7 @@ class Agent:
                 "evidence_gate": self.evidence_gate,
                 "tool_choice": loop.policy.tool_choice,
                 "answer_schema": loop.policy.answer_schema,
+                "cite": self.cite,
             },
             version=__version__,
         )
@@ -283,6 +291,14 @@ class Agent:
         if (grammar := self._loop.grammar(TurnSpec(answer_schema=enforced.parameters))) is not None:
             self.endpoint.check(grammar)
         return policy
+
+    def _sample_sources(self) -> tuple[Source, ...]:
+        """Something to cite, where answers cite, to see whether that can be enforced here."""
+        if not self.cite:
+            return ()
+        sources = (Source(1, "What a tool might have said."),)
+        self.protocol.grammar(TurnSpec(sources=sources), "lark")  # some protocols have no place for them
+        return sources
 
     def _trace_path(self, state: RunState) -> Path | None:
         if self.trace is None:

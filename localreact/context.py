@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Iterable
 
 from localreact.endpoints.chat import ChatFormat
+from localreact.examples import quote_for
 from localreact.grammar.answers import AnswerType
 from localreact.protocols.base import Protocol
-from localreact.types import Finish, Observation, Prompt, Segment, ToolCall, ToolExample
+from localreact.types import Evidence, Finish, Observation, Prompt, Segment, ToolCall, ToolExample
 
 OBSERVATION_CHARACTERS = 4000
 CLIPPED = " … [{left_out} of {total} characters left out]"
@@ -58,14 +59,16 @@ def opening(
     protocol: Protocol,
     system: Iterable[Segment],
     examples: Iterable[tuple[str, ToolExample]],
+    cite: bool = False,
 ) -> Transcript:
     """System text and worked examples (each with its tool's name), shared by all runs of an agent."""
     transcript = Transcript(chat, system)
     for tool, example in examples:
         transcript.user([Segment(example.question)])
         transcript.model(protocol.write(ToolCall(example.thought, tool, example.arguments)))
-        transcript.user(protocol.observation(Observation(tool, example.result)))
-        transcript.model(protocol.write(Finish(example.conclusion, answer=example.answer)))
+        transcript.user(protocol.observation(Observation(tool, example.result), 1 if cite else None))
+        evidence = (Evidence(1, quote_for(example)),) if cite else ()
+        transcript.model(protocol.write(Finish(example.conclusion, answer=example.answer, evidence=evidence)))
     return transcript
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from jsonschema import Draft202012Validator
 from referencing import Registry
 
+from localreact.grammar.quotes import QUOTE_MIN
 from localreact.types import JsonSchema, ToolExample, ToolSpec
 
 
@@ -26,6 +28,15 @@ def examples_for(tools: tuple[ToolSpec, ...], per_tool: int) -> list[tuple[str, 
     ]
 
 
+def quote_for(example: ToolExample) -> str:
+    """The sentence of an example's result that its answer stands in; the whole result where that is short,
+    or no sentence holds it."""
+    sentences = _SENTENCE_END.split(example.result)
+    found = [each for each in sentences if example.answer in each and len(each) >= QUOTE_MIN]
+    return found[0] if found else example.result
+
+
+_SENTENCE_END = re.compile(r"(?<=[.!?。！？])\s+|\n+|(?<=: )")
 _WORDS = ("alpha", "bravo")
 _RESULTS = ("42", "17")
 

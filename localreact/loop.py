@@ -90,6 +90,7 @@ class Loop:
             insufficient=spec.insufficient,
             max_tokens=plan.max_tokens,
             closing=plan.closing or "",
+            sources=tuple(source.step for source in spec.sources),
         )
         deadline = None if self.budgets.deadline_s is None else state.started + self.budgets.deadline_s
         writing = self.endpoint.complete(
@@ -159,10 +160,11 @@ class Loop:
                 yield ToolEnded(step, call_id, observation, time.monotonic() - started)
                 raise
         transcript.model(completion.text, completion.tokens)
-        shown = self._fit(transcript, observation)
-        transcript.user(self.protocol.observation(shown))
-        state.add(completion, turn, observation)
+        cited_as = step if self.policy.cite and observation.ok else None
+        shown = self._fit(transcript, observation, cited_as)
+        transcript.user(self.protocol.observation(shown, cited_as))
         clipped = shown.content if shown.content != observation.content else None
+        state.add(completion, turn, observation, shown=clipped)
         yield ToolEnded(step, call_id, observation, time.monotonic() - started, clipped)
 
     def grammar(self, spec: TurnSpec) -> TurnGrammar | None:
@@ -171,14 +173,16 @@ class Loop:
             return None
         return self.protocol.grammar(spec, self.endpoint.languages[0])
 
-    def _fit(self, transcript: context.Transcript, observation: Observation) -> Observation:
+    def _fit(
+        self, transcript: context.Transcript, observation: Observation, cited_as: int | None
+    ) -> Observation:
         """The observation, cut so that a last turn still fits into the context after it."""
 
         def shown(content: str) -> Observation:
             return Observation(observation.tool, content, observation.ok, observation.executed)
 
         def count(content: str) -> int:
-            return self.endpoint.count(Prompt(tuple(self.protocol.observation(shown(content)))))
+            return self.endpoint.count(Prompt(tuple(self.protocol.observation(shown(content), cited_as))))
 
         room = policy.Room(self.endpoint.count(transcript.prompt), self.endpoint.n_ctx)
         left = room.left - room.kept_for_last_turn(self.budgets) - 2 * SHORTEST_TURN

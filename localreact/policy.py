@@ -8,12 +8,16 @@ from dataclasses import dataclass, replace
 from localreact import guards
 from localreact.budgets import SHORTEST_TURN, Budgets
 from localreact.errors import AnswerError, UsageError
+from localreact.grammar import quotes
 from localreact.grammar.answers import AnswerType
 from localreact.grammar.exclude import without
 from localreact.run import Ending, RunState
 from localreact.types import Finish, JsonSchema, Status, ToolCall, ToolSpec, Turn, TurnSpec
 
 CHARACTERS_PER_TOKEN = 2  # a careful figure: running text has 3 to 4, numbers have 1
+
+QUOTE_FRAME = 30  # characters of a cited quote beside the quote itself
+ROOM_PER_QUOTE = 150  # characters; with less, there are fewer quotes rather than shorter ones
 
 MAX_REFUSED = 2
 """Texts that were no turn: the first gets another try, the second closes the tools, a third ends the run."""
@@ -25,9 +29,10 @@ class Policy:
 
     `tool_choice` is `auto`, `none` (no tool at all), `required` (a call before anything else) or the name
     of the tool that is called first. With the evidence gate, no answer is legal before a call succeeded.
+    Where answers `cite`, none is legal before there is something to quote.
 
     Raises:
-        UsageError: no such tool choice.
+        UsageError: no such tool choice, or citing without tools.
     """
 
     tools: tuple[ToolSpec, ...] = ()
@@ -36,6 +41,8 @@ class Policy:
     answer_type: AnswerType | None = None
     answer_schema: JsonSchema | None = None
     """The answer's schema as the grammar holds it."""
+
+    cite: bool = False
 
     def __post_init__(self) -> None:
         names = [tool.name for tool in self.tools]
@@ -46,6 +53,8 @@ class Policy:
             )
         if self.tool_choice == "required" and not names:
             raise UsageError("a tool call is required, and there is no tool", "Give a tool.")
+        if self.cite and (not names or self.tool_choice == "none"):
+            raise UsageError("without tools there is nothing to cite", "Give tools, or leave citing off.")
 
 
 @dataclass(frozen=True)
@@ -103,9 +112,11 @@ def _legal(state: RunState, policy: Policy, has_tools: bool, closing: Status | N
     having looked. Once a call was made, a tool choice is fulfilled.
     """
     looked = any(each.executed for each in state.observations)
-    answer = state.has_evidence or not (policy.evidence_gate and has_tools)
+    sources = state.sources if policy.cite else ()
+    answer = bool(sources) if policy.cite else state.has_evidence or not (policy.evidence_gate and has_tools)
     spec = TurnSpec(
         answer=answer,
+        sources=sources,
         insufficient=looked or (closing is not None and not answer),
         answer_schema=policy.answer_schema,
     )
@@ -128,8 +139,17 @@ def _within(spec: TurnSpec, tokens: int) -> TurnSpec:
     bound rather than cut by the tokens."""
     characters = CHARACTERS_PER_TOKEN * tokens
     thought_max = max(spec.thought_min + 20, min(spec.thought_max, characters // 4))
+    if spec.sources:  # a quarter for quotes
+        spec = _quotes_within(spec, characters // 4)
+        characters -= spec.quotes_max * (spec.quote_max + QUOTE_FRAME)
     answer_max = max(20, min(spec.answer_max, characters - thought_max))
     return replace(spec, thought_max=thought_max, answer_max=answer_max)
+
+
+def _quotes_within(spec: TurnSpec, characters: int) -> TurnSpec:
+    count = max(1, min(spec.quotes_max, characters // ROOM_PER_QUOTE))
+    longest = min(spec.quote_max, characters // count - QUOTE_FRAME)
+    return replace(spec, quotes_max=count, quote_max=max(quotes.QUOTE_MIN, longest))
 
 
 def _closing(state: RunState, budgets: Budgets, left: int, has_tools: bool, room: Room) -> Status | None:
@@ -162,6 +182,8 @@ def objection(turn: Turn, plan: Plan, policy: Policy) -> str:
             return f"not executed: {cut}; shorten it"
     elif turn.answer is not None and not plan.spec.answer:
         return "an answer needs evidence: call a tool first"
+    elif turn.answer is not None and (problem := quotes.objection(turn.evidence, plan.spec)):
+        return problem
     elif turn.missing is not None and not plan.spec.insufficient:
         return "call a tool before saying that something is missing"
     elif turn.answer is not None and policy.answer_type is not None:
@@ -179,4 +201,5 @@ def ending_of(turn: Finish, plan: Plan, policy: Policy) -> Ending:
     value = turn.answer if policy.answer_type is None else policy.answer_type.read(turn.value)
     cut = f"the answer was cut at {plan.spec.answer_max} characters" if turn.truncated else ""
     status: Status = "partial" if cut or plan.closing else "finished"
-    return Ending(status, cut or plan.closing or "", answer=turn.answer, value=value)
+    cited = tuple(dict.fromkeys(turn.evidence))
+    return Ending(status, cut or plan.closing or "", answer=turn.answer, value=value, evidence=cited)

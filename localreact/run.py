@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from localreact.errors import UsageError
+from localreact.grammar import quotes
 from localreact.trace.events import Event, RunEnded
-from localreact.types import Completion, Observation, Status, Timings, Turn, Usage
+from localreact.types import Completion, Evidence, Observation, Source, Status, Timings, Turn, Usage
 
 Problem = Literal["refused", "length"]
 
@@ -19,7 +20,8 @@ Problem = Literal["refused", "length"]
 @dataclass(frozen=True, slots=True)
 class Step:
     """One turn. `turn` is None where the text was no turn or not a whole one (`problem` says which),
-    `observation` where the turn asked for nothing."""
+    `observation` where the turn asked for nothing. `shown` is the observation's text as the model was
+    shown it, where that is shorter."""
 
     number: int
     turn: Turn | None
@@ -27,6 +29,7 @@ class Step:
     usage: Usage
     timings: Timings
     problem: Problem | None = None
+    shown: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,14 @@ class Ending:
     answer: str | None = None
     missing: str | None = None
     value: Any = None
+    evidence: tuple[Evidence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """The outcome. `answer` is None unless the model gave one in a whole, legal turn; `value` is the
-    answer as the type that was asked for, or the same text where none was."""
+    answer as the type that was asked for, or the same text where none was; `evidence` is what it cites,
+    each quote a verbatim stretch of what a tool said."""
 
     run_id: str
     question: str
@@ -54,6 +59,7 @@ class Run:
     timings: Timings
     seconds: float
     value: Any = None
+    evidence: tuple[Evidence, ...] = ()
 
 
 @dataclass
@@ -78,6 +84,16 @@ class RunState:
         return any(each.ok for each in self.observations)
 
     @property
+    def sources(self) -> tuple[Source, ...]:
+        """What an answer can cite: the results of calls that succeeded, as the model was shown them."""
+        found = []
+        for step in self.steps:
+            if (seen := step.observation) is not None and seen.ok:
+                shown = seen.content if step.shown is None else step.shown
+                found.append(quotes.source(step.number, seen.content, shown))
+        return tuple(each for each in found if each is not None)
+
+    @property
     def refused_turns(self) -> int:
         """Texts that were no turn."""
         return sum(step.problem == "refused" for step in self.steps)
@@ -88,9 +104,11 @@ class RunState:
         turn: Turn | None = None,
         observation: Observation | None = None,
         problem: Problem | None = None,
+        shown: str | None = None,
     ) -> None:
         number = len(self.steps) + 1
-        self.steps.append(Step(number, turn, observation, completion.usage, completion.timings, problem))
+        usage, timings = completion.usage, completion.timings
+        self.steps.append(Step(number, turn, observation, usage, timings, problem, shown))
         self.usage += completion.usage
         self.timings += completion.timings
 
@@ -105,6 +123,7 @@ class RunState:
             usage=self.usage,
             timings=self.timings,
             seconds=time.monotonic() - self.started,
+            evidence=ending.evidence,
         )
 
     def outcome(self, ended: RunEnded) -> Run:
@@ -120,6 +139,7 @@ class RunState:
             timings=ended.timings,
             seconds=ended.seconds,
             value=self.value,
+            evidence=ended.evidence,
         )
 
 

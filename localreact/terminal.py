@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,7 +24,13 @@ from localreact.trace.events import (
 )
 from localreact.types import Finish, ToolCall, Turn
 
-STYLES = {"thought": "cyan", "action": "yellow", "observation": "green", "missing": "magenta"}
+STYLES = {
+    "evidence": "green",
+    "thought": "cyan",
+    "action": "yellow",
+    "observation": "green",
+    "missing": "magenta",
+}
 SHOWN_OBSERVATION = 1000  # characters; the trace has it all
 
 # What a terminal would obey: escape sequences in tool output or in an answer must not move cursors.
@@ -85,6 +92,8 @@ class TerminalView:
                 if self._answer_written and self._out:
                     self._out.write("\n")
                     self._out.flush()
+                for each in event.evidence:
+                    self._print(f"Evidence: {' '.join(each.quote.split())} [step {each.step}]\n", "evidence")
                 self._print(
                     summary(event) + "\n", None, style="bold" if event.status == "finished" else "bold red"
                 )
@@ -166,6 +175,7 @@ def as_json(run: Run, model: str, protocol: str, trace: Path | None) -> dict[str
         "answer": run.answer,
         "value": last.value if isinstance(last := _last_turn(run), Finish) else None,
         "missing": run.missing,
+        "evidence": [asdict(each) for each in run.evidence],
         "reason": run.reason,
         "steps": steps,
         "usage": {

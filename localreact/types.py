@@ -83,12 +83,23 @@ class ToolSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """An observation that an answer may cite: its step, and its text as the model was shown it."""
+
+    step: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class TurnSpec:
     """The policy for the next turn, as data. Lengths are in characters.
 
     The bounds close every string that the tool's own schema leaves open; a string that reached
     one marks the turn as truncated. A tool may stand in `tools` more than once, each time with a part of
     its calls (see `excluded`); `answer_schema` is what the answer has to fit, if not just any text.
+
+    With `sources`, an answer carries evidence: up to `quotes_max` verbatim stretches of them, each of
+    at most `quote_max` characters. Without, it carries none.
     """
 
     tools: tuple[ToolSpec, ...] = ()
@@ -102,6 +113,9 @@ class TurnSpec:
     thought_max: int = 400
     argument_max: int = 1000
     answer_max: int = 2000
+    sources: tuple[Source, ...] = ()
+    quotes_max: int = 4
+    quote_max: int = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +142,17 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """What an answer rests on: a verbatim stretch of a step's observation, as the model was shown it."""
+
+    step: int
+    quote: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
-    """The end of a run: an answer, or (`missing`) what stands in the way of one.
+    """The end of a run: an answer (with evidence, where citations are on), or (`missing`) what stands in
+    the way of one.
 
     Where the answer has a schema, `value` is the JSON value and `answer` its text.
     """
@@ -140,6 +163,7 @@ class Finish:
     value: Any = None
     truncated: tuple[str, ...] = ()
     repaired: int = 0
+    evidence: tuple[Evidence, ...] = ()
 
 
 Turn = ToolCall | Finish

@@ -77,6 +77,13 @@ def run(
             "--evidence-gate/--no-evidence-gate", help="Admit an answer only after a tool has given a result."
         ),
     ] = True,
+    cite: Annotated[
+        bool,
+        typer.Option(
+            "--cite",
+            help="Answer with evidence: quotes of what tools said, word for word (json and text protocols).",
+        ),
+    ] = False,
     as_document: Annotated[
         bool, typer.Option("--json", help="Print the whole run as one JSON document.")
     ] = False,
@@ -105,6 +112,7 @@ def run(
             deadline=deadline,
             sampling=Sampling(temperature=temp, seed=seed),
             evidence_gate=evidence_gate,
+            cite=cite,
             protocol=protocol,
             engine=engine,
             trace=trace or _default_traces(),

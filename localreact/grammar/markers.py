@@ -12,11 +12,12 @@ OWN_MARKERS = (
     "observation",
     "final answer",
     "insufficient",
+    "evidence",
     "protocol error",
 )
 """What our own text protocols write before a colon: no list of markers goes without these."""
 
-DEFAULT_MARKERS = (*OWN_MARKERS, "思考", "行动", "动作", "行动输入", "动作输入", "观察", "最终答案")
+DEFAULT_MARKERS = (*OWN_MARKERS, "思考", "行动", "动作", "行动输入", "动作输入", "观察", "最终答案", "证据")
 
 
 def marker_words(markers: Iterable[str] = DEFAULT_MARKERS) -> str:

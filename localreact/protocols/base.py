@@ -8,9 +8,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from localreact.errors import GrammarError
+from localreact.errors import GrammarError, ProtocolError
 from localreact.grammar import lark
-from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
+from localreact.types import (
+    Evidence,
+    Finish,
+    Observation,
+    Segment,
+    ToolCall,
+    ToolSpec,
+    Turn,
+    TurnGrammar,
+    TurnSpec,
+)
 
 Field = Literal["thought", "tool", "arguments", "answer", "missing"]
 
@@ -48,8 +58,8 @@ class Protocol(typing.Protocol):
     def stops(self) -> tuple[str, ...]:
         """Texts that no turn holds and with which something else begins, for where no grammar is."""
 
-    def instructions(self, tools: Sequence[ToolSpec]) -> list[Segment]:
-        """The system text: what to do, and the tools with their arguments."""
+    def instructions(self, tools: Sequence[ToolSpec], cite: bool = False) -> list[Segment]:
+        """The system text: what to do, and the tools with their arguments; `cite` asks for evidence."""
 
     def grammar(self, spec: TurnSpec, language: str) -> TurnGrammar:
         """
@@ -70,8 +80,8 @@ class Protocol(typing.Protocol):
 
     def reader(self) -> TurnReader: ...
 
-    def observation(self, observation: Observation) -> list[Segment]:
-        """What the runtime says after a tool call."""
+    def observation(self, observation: Observation, step: int | None = None) -> list[Segment]:
+        """What the runtime says after a tool call; with the step by which it can be cited, if it can."""
 
     def error(self, message: str) -> list[Segment]:
         """What the runtime says after a text that was no turn."""
@@ -88,6 +98,19 @@ def turn_rules(spec: TurnSpec) -> list[str]:
     if not rules:
         raise GrammarError("a turn with no legal tool and no legal ending can't be written")
     return rules
+
+
+def check_citations(spec: TurnSpec, protocol: str, language: str, cites: bool) -> None:
+    """
+    Raises:
+        GrammarError: the spec asks for citations, and they can't be enforced so.
+    """
+    if spec.sources and not cites:
+        raise GrammarError(
+            f"the {protocol} protocol has no place for citations", "Use the json or text protocol."
+        )
+    if spec.sources and language != "lark":
+        raise GrammarError(f"citations can't be written in {language!r}", "Use the llguidance engine.")
 
 
 def mark_truncated(turn: Turn, spec: TurnSpec) -> Turn:
@@ -128,8 +151,16 @@ def answered(thought: str, value: Any) -> Finish:
 
 
 def finish_of(thought: str, fields: Mapping[str, Any], structured: bool) -> Finish | None:
-    """A Finish from `answer`, or from `status` and `missing`; None where they are neither."""
+    """A Finish from `answer` (and `evidence`, if any), or from `status` and `missing`; None where they are
+    neither.
+
+    Raises:
+        ProtocolError: the evidence is none.
+    """
     match dict(fields):
+        case {"answer": _, "evidence": evidence, **rest} if not rest:
+            finish = finish_of(thought, {"answer": fields["answer"]}, structured)
+            return finish and replace(finish, evidence=evidence_of(evidence))
         case {"answer": value, **rest} if structured and not rest:
             return answered(thought, value)
         case {"answer": str(answer), **rest} if not rest:
@@ -137,3 +168,23 @@ def finish_of(thought: str, fields: Mapping[str, Any], structured: bool) -> Fini
         case {"status": "insufficient", "missing": str(missing), **rest} if not rest:
             return Finish(thought, missing=missing)
     return None
+
+
+def evidence_of(value: Any) -> tuple[Evidence, ...]:
+    """
+    Raises:
+        ProtocolError: it isn't a list of steps and quotes.
+    """
+    found = []
+    for each in value if isinstance(value, list) else [None]:
+        match each:
+            case {"step": int(step), "quote": str(quote), **rest} if not rest and not isinstance(step, bool):
+                found.append(Evidence(step, quote))
+            case _:
+                raise ProtocolError('evidence is a list of objects, each {"step": number, "quote": text}')
+    return tuple(found)
+
+
+def plain_evidence(evidence: Iterable[Evidence]) -> list[dict[str, Any]]:
+    """Evidence as JSON holds it."""
+    return [{"step": each.step, "quote": each.quote} for each in evidence]

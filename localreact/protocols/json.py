@@ -4,6 +4,10 @@
     {"thought": …, "type": "finish", "answer": …}
     {"thought": …, "type": "finish", "status": "insufficient", "missing": …}
 
+and, where citations are on, an answer with what it rests on:
+
+    {"thought": …, "type": "finish", "evidence": [{"step": 1, "quote": …}, …], "answer": …}
+
 or, spelled `finish="tool"`, the same turns without a type:
 
     {"thought": …, "tool": …, "arguments": {…}}
@@ -22,12 +26,19 @@ from functools import partial
 from typing import Any, Literal
 
 from localreact.errors import GrammarError, ProtocolError, UsageError
-from localreact.grammar import lark
+from localreact.grammar import lark, quotes
 from localreact.grammar.templates import template
-from localreact.protocols.base import TurnReader, answer_schema, finish_of, turn_rules
+from localreact.protocols.base import (
+    TurnReader,
+    answer_schema,
+    check_citations,
+    finish_of,
+    plain_evidence,
+    turn_rules,
+)
 from localreact.protocols.json_reader import read_beginning
 from localreact.protocols.strict_json import load_object, raw_controls
-from localreact.types import Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
+from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
 
 VERSION = "react-json/1"
 THOUGHT_KEYS = ("thought", "decision_summary")
@@ -62,7 +73,7 @@ class JsonProtocol:
 
     # --- what the model is told
 
-    def instructions(self, tools: Sequence[ToolSpec]) -> list[Segment]:
+    def instructions(self, tools: Sequence[ToolSpec], cite: bool = False) -> list[Segment]:
         if not tools:
             return [
                 Segment("Answer the question. Reply with one JSON object: a thought, then the answer.", True)
@@ -70,7 +81,8 @@ class JsonProtocol:
         lines = [
             Segment(
                 "Answer the question with the help of tools. Reply with one JSON object: "
-                "a thought, then one tool call or the final answer.\nTools:",
+                "a thought, then one tool call or the final answer"
+                f"{', with evidence: quotes from the results' * cite}.\nTools:",
                 True,
             )
         ]
@@ -82,24 +94,24 @@ class JsonProtocol:
     def write(self, turn: Turn) -> str:
         if isinstance(turn, ToolCall):
             return self._dumps(self._call_fields(turn.thought, turn.tool, turn.arguments))
-        ending = {"answer": turn.answer} if turn.missing is None else _insufficient(turn.missing)
+        ending = _answer(turn) if turn.missing is None else _insufficient(turn.missing)
         return self._dumps(self._finish_fields(turn.thought, ending))
 
-    def observation(self, observation: Observation) -> list[Segment]:
-        return self._said_by_runtime(
-            "tool_result", "result" if observation.ok else "error", observation.content
-        )
+    def observation(self, observation: Observation, step: int | None = None) -> list[Segment]:
+        kind: dict[str, Any] = {"type": "tool_result"} | ({} if step is None else {"step": step})
+        return self._said_by_runtime(kind, "result" if observation.ok else "error", observation.content)
 
     def error(self, message: str) -> list[Segment]:
-        return self._said_by_runtime("protocol_error", "error", message)
+        return self._said_by_runtime({"type": "protocol_error"}, "error", message)
 
-    def _said_by_runtime(self, kind: str, key: str, content: str) -> list[Segment]:
-        head = self._dumps({"type": kind, key: ""})[:-3]
+    def _said_by_runtime(self, kind: Mapping[str, Any], key: str, content: str) -> list[Segment]:
+        head = self._dumps({**kind, key: ""})[:-3]
         return [Segment(head, True), Segment(self._dumps(content)), Segment("}", True)]
 
     # --- what the model may say
 
     def grammar(self, spec: TurnSpec, language: str) -> TurnGrammar:
+        check_citations(spec, "json", language, cites=True)
         if language != "lark":
             raise GrammarError(f"the json protocol can't be written in {language!r} yet")
         thought = _Rule("thought")
@@ -113,6 +125,10 @@ class JsonProtocol:
             json=lambda schema: lark.json_rule(schema, compact=self.compact),
             bounded=lark.bounded,
             answer=answer_schema(spec),
+            literal=lark.literal,
+            stretch=quotes.stretch,
+            comma="," if self.compact else ", ",
+            head=lambda step: self._dumps({"step": step, "quote": ""})[:-2],
         )
         return TurnGrammar("lark", text)
 
@@ -179,6 +195,11 @@ class JsonProtocol:
     def _dumps(self, value: Any) -> str:
         separators = (",", ":") if self.compact else (", ", ": ")
         return json.dumps(value, ensure_ascii=False, separators=separators)
+
+
+def _answer(finish: Finish) -> dict[str, Any]:
+    evidence = {"evidence": plain_evidence(finish.evidence)} if finish.evidence else {}
+    return {**evidence, "answer": finish.answer}
 
 
 def _insufficient(missing: str) -> dict[str, str]:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from localreact.errors import GrammarError, ProtocolError, UsageError
-from localreact.grammar import lark
+from localreact.grammar import lark, quotes
 from localreact.grammar.markers import DEFAULT_MARKERS, OWN_MARKERS, marker_pattern, marker_words
 from localreact.grammar.templates import template
-from localreact.protocols.base import Field, TurnReader, answer_schema, turn_rules
+from localreact.protocols.base import Field, TurnReader, answer_schema, check_citations, turn_rules
 from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
 
 _THOUGHT = re.compile(r"\s*Thought:[ \t]*([^\n]*)\n(.*)", re.S)
@@ -35,6 +35,9 @@ class LineProtocol(ABC):
     how_to: ClassVar[str]
     """Tells the model what comes after the thought."""
 
+    cites: ClassVar[bool] = False
+    """Whether an answer can carry evidence."""
+
     def __post_init__(self) -> None:
         if isinstance(self.markers, str) or not all(isinstance(m, str) and m.strip() for m in self.markers):
             raise UsageError(f"markers is a list of words, not {self.markers!r}")
@@ -49,10 +52,12 @@ class LineProtocol(ABC):
     def stops(self) -> tuple[str, ...]:
         return ("\nObservation", "\nThought:")
 
-    def instructions(self, tools: Sequence[ToolSpec]) -> list[Segment]:
+    def instructions(self, tools: Sequence[ToolSpec], cite: bool = False) -> list[Segment]:
         if not tools:
             return [Segment("Answer the question. Reply with a thought, then the answer.", True)]
         head = f"Answer the question with the help of tools. Reply with a thought, then {self.how_to}."
+        if cite:
+            head = f"{head[:-1]}, with evidence: quotes from the results."
         lines = [Segment(f"{head}\nTools:", True)]
         for tool in tools:
             names = ", ".join(tool.parameters.get("properties", {}))
@@ -63,15 +68,17 @@ class LineProtocol(ABC):
         action = self.write_call(turn) if isinstance(turn, ToolCall) else self.write_finish(turn)
         return f"Thought: {one_line(turn.thought)}\n{action}"
 
-    def observation(self, observation: Observation) -> list[Segment]:
+    def observation(self, observation: Observation, step: int | None = None) -> list[Segment]:
         text = observation.content if observation.ok else f"error: {observation.content}"
         # Continued lines are set in: no line of a tool's text begins like a part of the transcript.
-        return [Segment("Observation: ", True), Segment("\n  ".join(text.splitlines()))]
+        head = "Observation: " if step is None else f"Observation: [step {step}] "
+        return [Segment(head, True), Segment("\n  ".join(text.splitlines()))]
 
     def error(self, message: str) -> list[Segment]:
         return [Segment("Protocol error: ", True), Segment(one_line(message))]
 
     def grammar(self, spec: TurnSpec, language: str) -> TurnGrammar:
+        check_citations(spec, self.name, language, self.cites)
         if language != "lark":
             raise GrammarError(f"the {self.name} protocol can't be written in {language!r} yet")
         text = template(f"{self.name}.lark").render(
@@ -83,6 +90,9 @@ class LineProtocol(ABC):
             bounded=lark.bounded,
             answer=answer_schema(spec),
             markers=marker_words(self.markers),
+            stretch=quotes.stretch,
+            comma=", ",
+            head='{{"step": {}, "quote": "'.format,
             **self.rules(spec),
         )
         return TurnGrammar("lark", text)

@@ -5,7 +5,11 @@
     Action Input: {json}
 
 or, in place of the action, `Final Answer: …` or `Insufficient: …`: one line, ended by its newline or by
-the end of generation.
+the end of generation. Where citations are on, a line of JSON with what it rests on precedes an answer:
+
+    Thought: …
+    Evidence: [{"step": 1, "quote": …}, …]
+    Final Answer: …
 """
 
 from __future__ import annotations
@@ -13,20 +17,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from localreact.errors import ProtocolError
-from localreact.protocols.base import Field, answered
+from localreact.protocols.base import Field, answered, evidence_of, plain_evidence
 from localreact.protocols.lines import LineProtocol, one_line
 from localreact.protocols.strict_json import load_object, load_value, raw_controls
 from localreact.types import Finish, ToolCall, ToolSpec, Turn
 
 _CALL = re.compile(r"Action:[ \t]*([^\n]*?)[ \t]*\nAction Input:(.*)", re.S)
+_EVIDENCE = re.compile(r"Evidence:[ \t]*")
+_LINE_END = re.compile(r"[ \t]*\n")
 _ENDING = re.compile(r"(Final Answer|Insufficient):[ \t]*([^\n]+)")
 
 
 class TextProtocol(LineProtocol):
     name = "text"
     how_to = "one action with its input as JSON, or the final answer"
+    cites = True
 
     def write_call(self, call: ToolCall) -> str:
         return f"Action: {call.tool}\nAction Input: {json.dumps(dict(call.arguments), ensure_ascii=False)}"
@@ -34,24 +42,22 @@ class TextProtocol(LineProtocol):
     def write_finish(self, finish: Finish) -> str:
         if finish.missing is not None:
             return f"Insufficient: {one_line(finish.missing)}\n"
-        return f"Final Answer: {one_line(finish.answer or '')}\n"
+        given = json.dumps(plain_evidence(finish.evidence), ensure_ascii=False)
+        evidence = f"Evidence: {given}\n" if finish.evidence else ""
+        return f"{evidence}Final Answer: {one_line(finish.answer or '')}\n"
 
     def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec], structured: bool) -> Turn:
         if found := _CALL.fullmatch(action):
             return ToolCall(thought, found[1], load_object(found[2]), repaired=raw_controls(found[2]))
-        if (found := _ENDING.fullmatch(action)) and found[1] == "Final Answer" and structured:
-            value, end = load_value(found[2], 0)
-            if found[2][end:].strip():
-                raise ProtocolError("nothing may follow the answer")
-            return answered(thought, value)
-        if found:
-            text = self.without_marker(found[2].strip())
-            if found[1] == "Insufficient":
-                return Finish(thought, missing=text)
-            return Finish(thought, answer=text)
-        raise ProtocolError("after the thought comes an action and its input, or a final answer, and no more")
+        if evidence := _EVIDENCE.match(action):
+            return self._cited(thought, action, evidence.end(), structured)
+        return self._ending(thought, action, structured)
 
     def read_beginning(self, action: str) -> dict[Field, str]:
+        if action.startswith("Evidence: "):
+            _, newline, action = action.partition("\n")
+            if not newline or not action.startswith("Final Answer: "):
+                return {}
         if action.startswith("Final Answer: "):
             return {"answer": action[14:].split("\n")[0]}
         if action.startswith("Insufficient: "):
@@ -63,3 +69,26 @@ class TextProtocol(LineProtocol):
         if rest.startswith("Action Input: "):
             values["arguments"] = rest[14:]
         return values
+
+    def _cited(self, thought: str, action: str, at: int, structured: bool) -> Finish:
+        """The answer that an action is whose evidence begins at a place."""
+        value, end = load_value(action, at)
+        line_end = _LINE_END.match(action, end)
+        if not line_end or not action.startswith("Final Answer:", line_end.end()):
+            raise ProtocolError("after the evidence comes a final answer, on a line of its own, and no more")
+        finish = self._ending(thought, action[line_end.end() :], structured)
+        repaired = finish.repaired + raw_controls(action[at:end])
+        return replace(finish, evidence=evidence_of(value), repaired=repaired)
+
+    def _ending(self, thought: str, action: str, structured: bool) -> Finish:
+        if not (found := _ENDING.fullmatch(action)):
+            raise ProtocolError(
+                "after the thought comes an action and its input, or a final answer, and no more"
+            )
+        if found[1] == "Final Answer" and structured:
+            value, end = load_value(found[2], 0)
+            if found[2][end:].strip():
+                raise ProtocolError("nothing may follow the answer")
+            return answered(thought, value)
+        text = self.without_marker(found[2].strip())
+        return Finish(thought, missing=text) if found[1] == "Insufficient" else Finish(thought, answer=text)

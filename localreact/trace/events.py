@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from localreact.types import Completion, Observation, Segment, Status, Timings, Turn, Usage
+from localreact.types import Completion, Evidence, Observation, Segment, Status, Timings, Turn, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ class RunStarted:
 @dataclass(frozen=True, slots=True)
 class StepStarted:
     """`prompt` holds what is new since the previous step; `tools`, `answer` and `insufficient` say
-    what the grammar of this turn admits; `closing` why tools are closed, if they are."""
+    what the grammar of this turn admits; `closing` why tools are closed, if they are; `sources` the
+    steps that an answer can cite, where it has to."""
 
     step: int
     prompt: tuple[Segment, ...]
@@ -37,6 +38,7 @@ class StepStarted:
     insufficient: bool
     max_tokens: int
     closing: str = ""
+    sources: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class RunEnded:
     usage: Usage
     timings: Timings
     seconds: float
+    evidence: tuple[Evidence, ...] = ()
 
 
 Event = (
