@@ -188,6 +188,24 @@ def test_a_reader_that_goes_away_does_not_hang_the_command(tmp_path: Path) -> No
     assert read_trace(trace)[-1]["event"] == "RunEnded"
 
 
+def test_an_answer_cites_what_a_tool_said() -> None:
+    question = "At what temperature does zeta-9 melt?"
+    done = localreact("run", question, "--cite", "-T", "search")
+    assert done.returncode == 0
+    assert done.stdout.count("\n") == 1
+    said, cited = (
+        done.stderr.partition(label)[2].split("\n")[0] for label in ("Observation: ", "Evidence: ")
+    )
+    quote = cited.removesuffix(" [step 1]")
+    assert len(quote) >= 12
+    assert quote in said
+    document = json.loads(localreact("run", question, "--cite", "-T", "search", "--json", "-q").stdout)
+    assert document["evidence"] == [{"step": 1, "quote": quote}]
+    refused = localreact("run", question, "--cite", "--protocol", "bracket")
+    assert refused.returncode == 2
+    assert "has no place for citations" in refused.stderr
+
+
 def test_help_and_version() -> None:
     assert localreact("--version").stdout.startswith("localreact 0.")
     text = localreact("run", "--help").stdout
@@ -197,6 +215,7 @@ def test_help_and_version() -> None:
         "--tool",
         "--max-steps",
         "--deadline",
+        "--cite",
         "--json",
         "--trace",
         "--quiet",

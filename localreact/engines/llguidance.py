@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -32,6 +33,7 @@ class LLGuidanceEngine:
         self._tokenizer = tokenizer
         self._n_vocab = tokenizer.vocab_size
         self.eog = frozenset(tokenizer.eos_tokens)
+        self._tokenize: object = None  # called by the tokenizer, so it has to stay
         # Forks of one compiled grammar share what its lexer has worked out: a turn of a kind seen before
         # starts 200 times as fast, and its masks are 5 to 10 times as fast.
         self._compiled = functools.lru_cache(maxsize=64)(self._compile)
@@ -50,14 +52,16 @@ class LLGuidanceEngine:
             tokens[token] = _SPECIAL + b"<%d>" % token
         for token in vocab.markers:
             tokens[token] = _SPECIAL + tokens[token]
-        library = backend.load().llama_cpp._lib
+        tokenize = _tokenize_function(vocab)
         tokenizer = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # missing in its stubs
             tokens=tokens,
             vocab_ptr=vocab.handle,
-            tokenize_fptr=ctypes.cast(library.llama_tokenize, ctypes.c_void_p).value,
+            tokenize_fptr=ctypes.cast(tokenize, ctypes.c_void_p).value,
             eos_token=sorted(vocab.eog),
         )
-        return cls(tokenizer)
+        engine = cls(tokenizer)
+        engine._tokenize = tokenize
+        return engine
 
     def accepts(self, grammar: TurnGrammar, text: str) -> bool:
         """Whether the text is exactly one legal turn. On an engine over bytes."""
@@ -123,3 +127,52 @@ class LLGuidanceMatcher:
         if problem := self._matcher.get_error():
             self.on_error()
             raise GrammarError(f"llguidance: {problem.splitlines()[0]}")
+
+
+_TOKENIZE = ctypes.CFUNCTYPE(
+    ctypes.c_int32,
+    *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32),  # vocabulary, text, bytes of it
+    *(ctypes.POINTER(ctypes.c_int32), ctypes.c_int32),  # tokens, room for them
+    *(ctypes.c_bool, ctypes.c_bool),  # add_special, parse_special
+)
+
+
+def _tokenize_function(vocab: Vocab) -> Any:
+    """llama.cpp's `llama_tokenize` for forced text, with markers spelled out.
+
+    It finds user-defined tokens even in plain text; one that is a marker isn't text to the grammar, and
+    forced text that holds its spelling (a quote of a page that says `<think>`) couldn't be written.
+    """
+    llama = backend.load().llama_cpp
+    if not vocab.markers:
+        return llama._lib.llama_tokenize
+    special = vocab.control | vocab.markers
+    plain = {piece: token for token, piece in enumerate(vocab.pieces) if token not in special}
+    spelled = {marker: _spelled(vocab.pieces[marker], plain) or [marker] for marker in vocab.markers}
+
+    def tokenize(
+        handle: int, text: int, length: int, tokens: Any, room: int, add_special: bool, parse_special: bool
+    ) -> int:
+        data = ctypes.string_at(text, length)
+        found = (ctypes.c_int32 * (length + 8))()
+        n = llama.llama_tokenize(handle, data, length, found, len(found), add_special, parse_special)
+        ids = [each for token in found[: max(0, n)] for each in spelled.get(token, (token,))]
+        if len(ids) > room:
+            return -len(ids)
+        for at, token in enumerate(ids):
+            tokens[at] = token
+        return len(ids)
+
+    return _TOKENIZE(tokenize)
+
+
+def _spelled(text: bytes, plain: Mapping[bytes, int]) -> list[int]:
+    """A text in tokens, each the longest that fits; empty where none does."""
+    ids: list[int] = []
+    while text:
+        length = next((n for n in range(len(text), 0, -1) if text[:n] in plain), 0)
+        if not length:
+            return []
+        ids.append(plain[text[:length]])
+        text = text[length:]
+    return ids

@@ -16,8 +16,8 @@ _ONE_GROUP = re.compile(r"\((?:[^()\\]|\\.)*\)", re.S)
 
 
 def literal(text: str) -> str:
-    """A Lark string literal (its escapes are JSON's)."""
-    return json.dumps(text, ensure_ascii=False)
+    """A Lark string literal (its escapes are JSON's, and it holds no raw DEL)."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def escaped(text: Iterable[str]) -> str:

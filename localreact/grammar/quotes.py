@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from os.path import commonprefix
 
+from localreact.grammar.lark import literal
 from localreact.types import Evidence, Source, TurnSpec
 
 QUOTE_MIN = 12
@@ -34,7 +35,7 @@ def stretch(text: str, longest: int) -> str:
     """
     pieces = [json.dumps(character, ensure_ascii=False)[1:-1] for character in text]
     if len(pieces) < QUOTE_MIN:
-        return json.dumps("".join(pieces), ensure_ascii=False)
+        return literal("".join(pieces))
     chunks = json.dumps({"substring_chunks": pieces}, ensure_ascii=False)
     return f"/{_CHARACTER}{{{QUOTE_MIN},{max(QUOTE_MIN, longest)}}}/ & %regex {chunks}"
 
