@@ -14,7 +14,7 @@ from localreact.decoding.samplers import Sampler
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.errors import GrammarError, UsageError
 from localreact.examples import quote_for
-from localreact.policy import Plan, Room, next_turn
+from localreact.policy import Plan, Policy, Room, next_turn
 from localreact.protocols import JsonProtocol, TextProtocol, protocol
 from localreact.run import RunState
 from localreact.tools.builtin import load_tools
@@ -178,6 +178,8 @@ def test_an_answer_that_the_last_step_forced_is_partial_and_cites() -> None:
 def test_citing_needs_tools_and_a_protocol_with_a_place_for_it(stock: Tool) -> None:
     with pytest.raises(UsageError, match="nothing to cite"):
         Agent(ScriptedEndpoint([]), cite=True)
+    with pytest.raises(UsageError, match="nothing to cite"):
+        Agent(ScriptedEndpoint([]), [stock], cite=True).run("x", tool_choice="none")
     for name in ("bracket", "call"):
         with pytest.raises(GrammarError, match=f"the {name} protocol has no place for citations"):
             Agent(ScriptedEndpoint([]), [stock], protocol=name, cite=True)
@@ -194,7 +196,7 @@ def state_with(*contents: str) -> RunState:
 def test_thought_quotes_and_answer_fit_into_the_tokens_that_are_left(tokens: int) -> None:
     tools = (ToolSpec("page", "", {"type": "object"}),)
     budgets = Budgets(max_steps=2, max_tokens=tokens)
-    plan = next_turn(state_with(PAGE), budgets, tools, True, Room(100, 4096), cite=True)
+    plan = next_turn(state_with(PAGE), budgets, Policy(tools, cite=True), Room(100, 4096))
     assert isinstance(plan, Plan)
     spec = plan.spec
     assert (spec.answer, spec.sources) == (True, (Source(1, PAGE),))
@@ -207,7 +209,7 @@ def test_thought_quotes_and_answer_fit_into_the_tokens_that_are_left(tokens: int
 
 def test_a_result_with_nothing_in_it_is_no_source() -> None:
     tools = (ToolSpec("page", "", {"type": "object"}),)
-    plan = next_turn(state_with("", " \n"), Budgets(), tools, False, Room(100, 4096), cite=True)
+    plan = next_turn(state_with("", " \n"), Budgets(), Policy(tools, False, cite=True), Room(100, 4096))
     assert isinstance(plan, Plan)
     assert (plan.spec.answer, plan.spec.insufficient, plan.spec.sources) == (False, True, ())
 
