@@ -12,6 +12,7 @@ from localreact.budgets import Budgets
 from localreact.decoding.loop import decode
 from localreact.decoding.samplers import Sampler
 from localreact.endpoints.llama import LlamaEndpoint
+from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.errors import GrammarError, UsageError
 from localreact.examples import quote_for
 from localreact.policy import Plan, Policy, Room, next_turn
@@ -315,3 +316,16 @@ def test_the_control_arm_is_checked_after_the_turn(tiny_gguf: Path) -> None:
     assert run.evidence == ()
     assert run.answer is None
     endpoint.close()
+
+
+@pytest.mark.parametrize("name", ["json", "text"])
+def test_an_answer_with_a_type_cites_too(name: str) -> None:
+    spec = TurnSpec(sources=(Source(1, PAGE),), answer_schema={"type": "integer"})
+    finish = Finish("I know it by now.", answer="640", value=640, evidence=(Evidence(1, PAGE[:30]),))
+    text = protocol(name).write(finish)
+    if name == "json":
+        text = text.replace('"640"', "640")
+    assert protocol(name).parse(text, structured=True) == finish
+    engine = LLGuidanceEngine.over_bytes()
+    assert engine.accepts(protocol(name).grammar(spec, "lark"), text)
+    assert not engine.accepts(protocol(name).grammar(spec, "lark"), text.replace("640 metres", "641 metres"))
