@@ -43,6 +43,16 @@ def test_every_module_imports_only_from_its_own_layer_or_below() -> None:
                 assert RANK[name] >= RANK[here], f"{path.name} ({here}) imports {name}, which lies above it"
 
 
+def test_nothing_that_acts_reads_leniently() -> None:
+    """The lenient readers are for ledgers: only what measures may import them."""
+    for path in PACKAGE.rglob("*.py"):
+        if path.relative_to(PACKAGE).parts[0] not in ("bench", "eval"):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                named = [alias.name for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)]
+                named += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                assert not [name for name in named if "lenient" in name], path
+
+
 def test_no_module_outgrows_one_room() -> None:
     for path in PACKAGE.rglob("*.py"):
         assert len(path.read_text("utf-8").splitlines()) <= 400, path
