@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from localreact import context, policy
@@ -15,7 +15,7 @@ from localreact.endpoints.base import Endpoint
 from localreact.errors import ProtocolError
 from localreact.policy import Plan, Policy
 from localreact.protocols import Protocol
-from localreact.protocols.base import mark_truncated
+from localreact.protocols.base import mark_truncated, read_first
 from localreact.run import Ending, RunState
 from localreact.tools import Toolbox
 from localreact.trace.events import (
@@ -68,9 +68,10 @@ class Loop:
             if completion.stop in ("deadline", "cancelled"):
                 state.add(completion)
                 return Ending(completion.stop, "stopped in the middle of a turn")
-            turn = yield from self._read(state, transcript, plan, completion)
-            if turn is None:
+            read = yield from self._read(state, transcript, plan, completion)
+            if read is None:
                 continue
+            turn, completion = read
             problem = policy.objection(turn, plan, self.policy)
             if isinstance(turn, Finish) and not problem:
                 state.add(completion, turn)
@@ -115,25 +116,43 @@ class Loop:
 
     def _read(
         self, state: RunState, transcript: context.Transcript, plan: Plan, completion: Completion
-    ) -> Events[Turn | None]:
-        """The turn that a text is. A text that is none goes into no later prompt."""
+    ) -> Events[tuple[Turn, Completion] | None]:
+        """The turn that a text is, and what of the completion is the turn's own.
+
+        Where no grammar ends a turn, the model may go on: only the first turn is read. What comes after
+        it, or is no turn at all, goes into no later prompt.
+        """
         step = len(state.steps) + 1
-        if completion.stop == "length":
+        turn, problem = None, ""
+        try:
+            structured = plan.spec.answer_schema is not None
+            turn, completion = self._first_turn(completion, structured)
+        except ProtocolError as error:
+            problem = error.message
+        if completion.stop == "length" and not (turn and turn.extra):
             yield TurnRefused(step, "the tokens ran out inside the turn")
             state.add(completion, problem="length")
             transcript.user(self.protocol.error("your reply was cut off; be brief"))
             return None
-        try:
-            structured = plan.spec.answer_schema is not None
-            turn = self.protocol.parse(completion.text, self.toolbox.specs, structured)
-            turn = mark_truncated(turn, plan.spec)
-        except ProtocolError as error:
-            yield TurnRefused(step, error.message)
+        if turn is None:
+            yield TurnRefused(step, problem)
             state.add(completion, problem="refused")
-            transcript.user(self.protocol.error(f"your reply was no turn: {error.message}"))
+            transcript.user(self.protocol.error(f"your reply was no turn: {problem}"))
             return None
+        turn = mark_truncated(turn, plan.spec)
         yield TurnRead(step, turn)
-        return turn
+        return turn, completion
+
+    def _first_turn(self, completion: Completion, structured: bool) -> tuple[Turn, Completion]:
+        """
+        Raises:
+            ProtocolError: the text is no turn, or (where no grammar is) doesn't begin with one.
+        """
+        if self.endpoint.languages:
+            return self.protocol.parse(completion.text, self.toolbox.specs, structured), completion
+        turn, own = read_first(self.protocol, completion.text, self.toolbox.specs, structured)
+        # The ids include what came after, so the next prompt gets the text.
+        return turn, replace(completion, text=own, tokens=()) if turn.extra else completion
 
     def _act(
         self,

@@ -131,14 +131,18 @@ class TurnGrammar:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """`truncated` names the strings that were closed by a bound of the TurnSpec; `repaired` counts raw
-    control characters in its JSON strings (only a turn without a grammar has any)."""
+    """`truncated` names the strings that were closed by a bound of the TurnSpec.
+
+    Only where no grammar is: `repaired` counts raw control characters in its JSON strings, `extra` the
+    characters that the model wrote after the turn. Those go into no later prompt.
+    """
 
     thought: str
     tool: str
     arguments: Mapping[str, Any]
     truncated: tuple[str, ...] = ()
     repaired: int = 0
+    extra: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,7 @@ class Finish:
     truncated: tuple[str, ...] = ()
     repaired: int = 0
     evidence: tuple[Evidence, ...] = ()
+    extra: int = 0
 
 
 Turn = ToolCall | Finish

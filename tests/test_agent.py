@@ -131,6 +131,65 @@ def test_a_transcript_written_by_the_model_runs_one_tool_and_is_not_believed(sto
     assert all("12 left" not in prompt.text for prompt in endpoint.prompts)
 
 
+def adder() -> tuple[Tool, list[tuple[int, int]]]:
+    calls: list[tuple[int, int]] = []
+
+    @tool
+    def add(a: int, b: int) -> int:
+        """Add."""
+        calls.append((a, b))
+        return a + b
+
+    return add, calls
+
+
+FIRST_TURNS = {
+    "json": '{"thought": "I add them.", "tool": "add", "arguments": {"a": 1, "b": 2}}',
+    "text": 'Thought: I add them.\nAction: add\nAction Input: {"a":1,"b":2}',
+    "call": "Thought: I add them.\nAction: add(a=1, b=2)",
+}
+ANSWERS = {
+    "json": '{"thought": "I know it.", "type": "finish", "answer": "%s"}',
+    "text": "Thought: I know it.\nFinal Answer: %s",
+    "call": 'Thought: I know it.\nAction: Finish("%s")',
+}
+
+
+@pytest.mark.parametrize("protocol", FIRST_TURNS)
+@pytest.mark.parametrize(
+    "rest", ["\nFinal Answer: 4", "\nAction: add(a=7, b=7)", " Observation: 4", "}", "```"]
+)
+def test_what_follows_the_first_action_is_counted_and_goes_nowhere(protocol: str, rest: str) -> None:
+    """langchain 21912, crewAI 1545: an action and a final answer in one turn."""
+    add, calls = adder()
+    endpoint = ScriptedEndpoint([FIRST_TURNS[protocol] + rest, ANSWERS[protocol] % "3"])
+    agent = Agent(endpoint, [add], protocol=protocol, examples=0)
+    events = list(agent.stream("What is 1 + 2?"))
+    assert calls == [(1, 2)]
+    first = next(event.turn for event in events if isinstance(event, TurnRead))
+    assert first.extra == len(rest.strip())
+    prompt = endpoint.prompts[-1]
+    assert FIRST_TURNS[protocol] in [segment.text for segment in prompt.segments]
+    assert FIRST_TURNS[protocol] + rest not in prompt.text
+    assert isinstance(events[-1], RunEnded)
+    assert (events[-1].status, events[-1].answer) == ("finished", "3")
+
+
+def test_an_answer_in_the_text_protocol_ends_with_its_line() -> None:
+    add, _ = adder()
+    answer = ANSWERS["text"] % "it is f(3)." + "\nThat was it.\nAction: add(a=7, b=7)"
+    run = Agent(ScriptedEndpoint([FIRST_TURNS["text"], answer]), [add], protocol="text").run("x")
+    assert (run.status, run.answer) == ("finished", "it is f(3).")
+
+
+def test_tokens_that_run_out_after_a_whole_turn_did_not_cut_it() -> None:
+    add, calls = adder()
+    endpoint = ScriptedEndpoint([FIRST_TURNS["json"] + " blah" * 2000, ANSWERS["json"] % "3"])
+    run = Agent(endpoint, [add], max_tokens=1000).run("x")
+    assert calls == [(1, 2)]
+    assert (run.steps[0].problem, run.answer) == (None, "3")
+
+
 @pytest.mark.parametrize("name", ["Use stock", "[stock]", "stock()", "STOCK"])
 def test_a_paraphrased_tool_name_runs_nothing_and_is_told_the_valid_ones(stock: Tool, name: str) -> None:
     wrong = f'Thought: I check it.\nAction: {name}\nAction Input: {{"sku": "A7"}}'

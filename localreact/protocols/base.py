@@ -78,6 +78,13 @@ class Protocol(typing.Protocol):
             ProtocolError: the text isn't exactly one turn.
         """
 
+    def turn_end(self, text: str) -> int:
+        """Where the turn ends that a text begins with. What stands before needn't be a turn: `parse` says.
+
+        Raises:
+            ProtocolError: the text doesn't begin like a turn.
+        """
+
     def reader(self) -> TurnReader: ...
 
     def observation(self, observation: Observation, step: int | None = None) -> list[Segment]:
@@ -111,6 +118,21 @@ def check_citations(spec: TurnSpec, protocol: str, language: str, cites: bool) -
         )
     if spec.sources and language != "lark":
         raise GrammarError(f"citations can't be written in {language!r}", "Use the llguidance engine.")
+
+
+def read_first(
+    protocol: Protocol, text: str, tools: Sequence[ToolSpec] = (), structured: bool = False
+) -> tuple[Turn, str]:
+    """The turn that a text begins with, and that turn's own text; `extra` counts the characters after it.
+
+    For where no grammar ends a turn and models go on: with an observation of their own, or an answer.
+
+    Raises:
+        ProtocolError: the text doesn't begin with a turn.
+    """
+    end = protocol.turn_end(text)
+    own = text[:end]
+    return replace(protocol.parse(own, tools, structured), extra=len(text[end:].strip())), own
 
 
 def mark_truncated(turn: Turn, spec: TurnSpec) -> Turn:

@@ -22,6 +22,7 @@ from localreact.types import Finish, ToolCall, ToolSpec, Turn, TurnSpec
 
 _ACTION = re.compile(r"Action:[ \t]*([^\[\n]*?)[ \t]*\[([^\]\n]+)\]")
 _INSUFFICIENT = re.compile(r"insufficient[ ]*[:：][ ]*", re.I)
+_NO_ACTION = "after the thought comes one action, such as search[…], and no more"
 
 
 class BracketProtocol(LineProtocol):
@@ -56,7 +57,7 @@ class BracketProtocol(LineProtocol):
 
     def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec], structured: bool) -> Turn:
         if not (found := _ACTION.fullmatch(action)):
-            raise ProtocolError("after the thought comes one action, such as search[…], and no more")
+            raise ProtocolError(_NO_ACTION)
         name, inner = found[1], found[2]
         if name == "finish" and (start := _INSUFFICIENT.match(inner)):
             return Finish(thought, missing=self.without_marker(inner[start.end() :]))
@@ -65,6 +66,11 @@ class BracketProtocol(LineProtocol):
             return Finish(thought, answer=inner)
         parameter = next((_parameter(tool) for tool in tools if tool.name == name), None)
         return ToolCall(thought, name, {parameter or "input": inner})
+
+    def action_end(self, action: str) -> int:
+        if not (found := _ACTION.match(action)):
+            raise ProtocolError(_NO_ACTION)
+        return found.end()
 
     def read_beginning(self, action: str) -> dict[Field, str]:
         tool, bracket, rest = action.removeprefix("Action: ").partition("[")

@@ -44,9 +44,10 @@ class CallProtocol(LineProtocol):
         return f"Action: Finish({_dumps(finish.answer)})"
 
     def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec], structured: bool) -> Turn:
-        if not (head := _HEAD.match(action)):
-            raise ProtocolError("after the thought comes one action, such as tool(name=value)")
-        positional, given = _arguments(action, head.end())
+        head = _head(action)
+        positional, given, end = _arguments(action, head.end())
+        if action[end:].strip():
+            raise ProtocolError("nothing may follow an action")
         if head[1] != "Finish":
             if positional:
                 given = {_first_parameter(head[1], tools): positional[0]}
@@ -62,6 +63,9 @@ class CallProtocol(LineProtocol):
                 return Finish(thought, missing=missing)
         raise ProtocolError("Finish takes an answer, or missing=…")
 
+    def action_end(self, action: str) -> int:
+        return _arguments(action, _head(action).end())[2]
+
     def read_beginning(self, action: str) -> dict[Field, str]:
         if not (head := re.match(r"Action: ([^(\n]+)\(", action)):
             return {}
@@ -76,6 +80,12 @@ class CallProtocol(LineProtocol):
         return {field: text} if isinstance(text, str) else {}
 
 
+def _head(action: str) -> re.Match[str]:
+    if not (head := _HEAD.match(action)):
+        raise ProtocolError("after the thought comes one action, such as tool(name=value)")
+    return head
+
+
 def _first_parameter(name: str, tools: Sequence[ToolSpec]) -> str:
     for tool in tools:
         if tool.name == name:
@@ -87,8 +97,8 @@ def _dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _arguments(text: str, at: int) -> tuple[list[Any], dict[str, Any]]:
-    """What stands between the parentheses, which close the text: one positional value, or keywords."""
+def _arguments(text: str, at: int) -> tuple[list[Any], dict[str, Any], int]:
+    """What stands between the parentheses (one positional value, or keywords), and where they end."""
     positional: list[Any] = []
     given: dict[str, Any] = {}
     at = _after_space(text, at)
@@ -106,11 +116,9 @@ def _arguments(text: str, at: int) -> tuple[list[Any], dict[str, Any]]:
             at = _after_space(text, at + 1)
         elif not text.startswith(")", at):
             raise ProtocolError("an action's arguments are separated by commas and end with ')'")
-    if text[at + 1 :].strip():
-        raise ProtocolError("nothing may follow an action")
     if len(positional) > 1 or (positional and given):
         raise ProtocolError("an action takes keyword arguments, or one positional argument")
-    return positional, given
+    return positional, given, at + 1
 
 
 def _after_space(text: str, at: int) -> int:

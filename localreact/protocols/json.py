@@ -37,7 +37,7 @@ from localreact.protocols.base import (
     turn_rules,
 )
 from localreact.protocols.json_reader import read_beginning
-from localreact.protocols.strict_json import load_object, raw_controls
+from localreact.protocols.strict_json import load_object, load_value, raw_controls
 from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
 
 VERSION = "react-json/1"
@@ -172,6 +172,9 @@ class JsonProtocol:
                 f"a finish holds an answer, or a status and what is missing; this has {sorted(ending)}"
             )
         return replace(finish, repaired=raw_controls(text))
+
+    def turn_end(self, text: str) -> int:
+        return load_value(text, len(text) - len(text.lstrip()))[1]
 
     def reader(self) -> TurnReader:
         return TurnReader(partial(read_beginning, thought_keys=THOUGHT_KEYS))

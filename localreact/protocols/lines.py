@@ -98,10 +98,13 @@ class LineProtocol(ABC):
         return TurnGrammar("lark", text)
 
     def parse(self, text: str, tools: Sequence[ToolSpec] = (), structured: bool = False) -> Turn:
-        if not (found := _THOUGHT.fullmatch(text)):
-            raise ProtocolError("a turn begins with a line 'Thought: …'")
+        found = _split(text)
         thought = self.without_marker(found[1].strip())
         return self.read_action(thought, found[2].rstrip(), tools, structured)
+
+    def turn_end(self, text: str) -> int:
+        found = _split(text)
+        return found.start(2) + self.action_end(found[2])
 
     def reader(self) -> TurnReader:
         return TurnReader(self._beginning)
@@ -147,8 +150,23 @@ class LineProtocol(ABC):
         """
 
     @abstractmethod
+    def action_end(self, action: str) -> int:
+        """Where the action ends that a text begins with.
+
+        Raises:
+            ProtocolError: the text doesn't begin like an action.
+        """
+
+    @abstractmethod
     def read_beginning(self, action: str) -> dict[Field, str]:
         """The fields of an action of which only a beginning is there, as far as they are certain."""
+
+
+def _split(text: str) -> re.Match[str]:
+    """The thought, and what comes after its line."""
+    if not (found := _THOUGHT.fullmatch(text)):
+        raise ProtocolError("a turn begins with a line 'Thought: …'")
+    return found
 
 
 def one_line(text: str) -> str:

@@ -29,6 +29,7 @@ _CALL = re.compile(r"Action:[ \t]*([^\n]*?)[ \t]*\nAction Input:(.*)", re.S)
 _EVIDENCE = re.compile(r"Evidence:[ \t]*")
 _LINE_END = re.compile(r"[ \t]*\n")
 _ENDING = re.compile(r"(Final Answer|Insufficient):[ \t]*([^\n]+)")
+_NO_ACTION = "after the thought comes an action and its input, or a final answer, and no more"
 
 
 class TextProtocol(LineProtocol):
@@ -53,6 +54,16 @@ class TextProtocol(LineProtocol):
             return self._cited(thought, action, evidence.end(), structured)
         return self._ending(thought, action, structured)
 
+    def action_end(self, action: str) -> int:
+        if found := _CALL.fullmatch(action):
+            return load_value(action, found.end(2) - len(found[2].lstrip()))[1]
+        ending = 0
+        if evidence := _EVIDENCE.match(action):
+            ending = _answer_after(action, load_value(action, evidence.end())[1])
+        if found := _ENDING.match(action, ending):
+            return found.end()
+        raise ProtocolError(_NO_ACTION)
+
     def read_beginning(self, action: str) -> dict[Field, str]:
         if action.startswith("Evidence: "):
             _, newline, action = action.partition("\n")
@@ -73,18 +84,13 @@ class TextProtocol(LineProtocol):
     def _cited(self, thought: str, action: str, at: int, structured: bool) -> Finish:
         """The answer that an action is whose evidence begins at a place."""
         value, end = load_value(action, at)
-        line_end = _LINE_END.match(action, end)
-        if not line_end or not action.startswith("Final Answer:", line_end.end()):
-            raise ProtocolError("after the evidence comes a final answer, on a line of its own, and no more")
-        finish = self._ending(thought, action[line_end.end() :], structured)
+        finish = self._ending(thought, action[_answer_after(action, end) :], structured)
         repaired = finish.repaired + raw_controls(action[at:end])
         return replace(finish, evidence=evidence_of(value), repaired=repaired)
 
     def _ending(self, thought: str, action: str, structured: bool) -> Finish:
         if not (found := _ENDING.fullmatch(action)):
-            raise ProtocolError(
-                "after the thought comes an action and its input, or a final answer, and no more"
-            )
+            raise ProtocolError(_NO_ACTION)
         if found[1] == "Final Answer" and structured:
             value, end = load_value(found[2], 0)
             if found[2][end:].strip():
@@ -92,3 +98,11 @@ class TextProtocol(LineProtocol):
             return answered(thought, value)
         text = self.without_marker(found[2].strip())
         return Finish(thought, missing=text) if found[1] == "Insufficient" else Finish(thought, answer=text)
+
+
+def _answer_after(action: str, end: int) -> int:
+    """Where the answer begins after evidence that ends at a place."""
+    line_end = _LINE_END.match(action, end)
+    if not line_end or not action.startswith("Final Answer:", line_end.end()):
+        raise ProtocolError("after the evidence comes a final answer, on a line of its own, and no more")
+    return line_end.end()

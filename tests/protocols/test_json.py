@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.errors import GrammarError, ProtocolError
 from localreact.protocols import JsonProtocol, protocol
-from localreact.protocols.base import mark_truncated
+from localreact.protocols.base import mark_truncated, read_first
 from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnSpec
 from tests.specs import one_string
 
@@ -120,6 +120,22 @@ def test_an_argument_called_answer_is_not_the_answer() -> None:
 def test_the_strict_parser_refuses_what_is_not_exactly_one_turn(text: str) -> None:
     with pytest.raises(ProtocolError):
         JsonProtocol().parse(text)
+
+
+@given(turn=turns, spelling=st.sampled_from(SPELLINGS), tail=st.text(max_size=40))
+def test_of_a_text_that_goes_on_the_first_object_is_read(
+    turn: Turn, spelling: JsonProtocol, tail: str
+) -> None:
+    written = spelling.write(turn)
+    read, own = read_first(spelling, f"\n{written}{tail}")
+    assert read == replace(turn, extra=len(tail.strip()))
+    assert own == f"\n{written}"
+
+
+@pytest.mark.parametrize("before", ["Sure! ", "```json\n", "[", "0 "])
+def test_an_object_that_comes_after_something_else_is_no_turn(before: str) -> None:
+    with pytest.raises(ProtocolError):
+        read_first(JsonProtocol(), before + JsonProtocol().write(Finish("I know it.", answer="4")))
 
 
 def test_raw_control_characters_inside_strings_are_repaired_and_counted() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,8 @@ from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.errors import GrammarError, ProtocolError, UsageError
 from localreact.grammar.markers import marker_pattern
 from localreact.protocols import BracketProtocol, CallProtocol, Protocol, TextProtocol
-from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnSpec
+from localreact.protocols.base import read_first
+from localreact.types import Evidence, Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnSpec
 from tests.specs import SEARCH
 
 TEXT, BRACKET, CALL = TextProtocol(), BracketProtocol(), CallProtocol()
@@ -233,6 +236,35 @@ def test_inside_json_strings_such_text_is_data(smollm2: LlamaEndpoint) -> None:
 def test_the_strict_parsers_refuse_what_is_not_exactly_one_turn(protocol: Protocol, text: str) -> None:
     with pytest.raises(ProtocolError):
         protocol.parse(text, spec_for(protocol).tools)
+
+
+@given(st.data(), st.text(max_size=40))
+@pytest.mark.parametrize("protocol", ALL, ids=lambda p: p.version)
+def test_of_a_text_that_goes_on_the_first_turn_is_read(
+    protocol: Protocol, data: st.DataObject, tail: str
+) -> None:
+    turn, tools = data.draw(turns_of(protocol)), spec_for(protocol).tools
+    written = protocol.write(turn)
+    read, own = read_first(protocol, f"{written}\n{tail}", tools)
+    assert read == replace(turn, extra=len(tail.strip()))
+    assert own == written.rstrip("\n")
+
+
+def test_an_answer_with_evidence_is_one_turn_of_a_text_that_goes_on() -> None:
+    turn = Finish("I know it now.", answer="3", evidence=(Evidence(1, "3 are left\nin stock"),))
+    written = TEXT.write(turn)
+    read, own = read_first(TEXT, f"{written}Observation: 12")
+    assert (read, own) == (replace(turn, extra=len("Observation: 12")), written.rstrip("\n"))
+    with pytest.raises(ProtocolError):
+        read_first(TEXT, written.replace("Final Answer", "Answer"))
+
+
+def test_a_text_that_only_holds_a_turn_somewhere_is_none() -> None:
+    for protocol in ALL:
+        written = protocol.write(ToolCall("I look it up.", "search", {"query": "x"}))
+        for text in (f"Sure! {written}", f"```\n{written}\n```", written[:-1], ""):
+            with pytest.raises(ProtocolError):
+                read_first(protocol, text, (SEARCH,))
 
 
 def test_one_positional_argument_is_read_as_the_first_parameter() -> None:
