@@ -19,7 +19,7 @@ from localreact.budgets import Budgets
 from localreact.decoding import samplers
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.resolve import DEFAULT_MODEL, open_endpoint
-from localreact.errors import ContextOverflowError, EndpointError, GrammarError, TraceError
+from localreact.errors import ContextOverflowError, EndpointError, GrammarError, TraceError, UsageError
 from localreact.examples import examples_for
 from localreact.grammar.answers import answer_type
 from localreact.grammar.schema import Relaxation, enforceable
@@ -61,6 +61,9 @@ class Agent:
             it is written, and worked examples of each tool in the prompt; by default as the model card says.
         engine: what holds a model in process to its turns: `llguidance`, or `free` for nothing (stop
             strings and the strict parser, to compare with).
+        reasoning_tokens: for how many tokens a reasoning model may think before each turn, between its
+            tags (`<think>`), besides `max_tokens`; closed by force when they are spent. By default as the
+            model card says, or 512 where the chat template knows such tags; 0 switches it off.
         trace: a file (for one run), or a folder that gets a file per run.
 
     Raises:
@@ -84,12 +87,13 @@ class Agent:
         protocol: str | None = None,
         spelling: Mapping[str, Any] | None = None,
         examples: int | None = None,
+        reasoning_tokens: int | None = None,
         trace: str | os.PathLike[str] | None = None,
         n_ctx: int | None = None,
         engine: str = "llguidance",
     ) -> None:
         samplers.check(sampling)
-        self.budgets = Budgets(max_steps, max_tokens, deadline)
+        self.budgets = Budgets(max_steps, max_tokens, deadline, reasoning_tokens or 0)
         self.toolbox = Toolbox(tools)
         self.sampling = sampling
         self.evidence_gate = evidence_gate
@@ -104,6 +108,7 @@ class Agent:
         else:
             self.endpoint = model
         try:
+            self.budgets = replace(self.budgets, reasoning_tokens=self._reasoning_tokens(reasoning_tokens))
             self.protocol = self._protocol(protocol, spelling)
             specs = self._enforceable_specs()
             self._loop = Loop(
@@ -266,6 +271,18 @@ class Agent:
         if spelling is None:
             spelling = card.spelling if name == card.protocol else {}
         return named_protocol(name, spelling)
+
+    def _reasoning_tokens(self, asked: int | None) -> int:
+        known = self.endpoint.reasoning
+        if asked is None:
+            return known.tokens if known else 0
+        if asked and known is None:
+            raise UsageError(
+                f"{self.endpoint.name} isn't known to reason: there are no tags for it in its chat template "
+                "or vocabulary",
+                "Leave reasoning_tokens out, or name the tags in a model card, under [reasoning].",
+            )
+        return asked
 
     def _enforceable_specs(self) -> tuple[ToolSpec, ...]:
         """The tools with what the endpoint can enforce of their schemas; `relaxations` has the rest."""

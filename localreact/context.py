@@ -23,6 +23,7 @@ class Transcript:
         self._chat = chat
         self._segments: list[Segment] = [Segment(chat.begin, trusted=True), *system]
         self._to_user = chat.system_to_user
+        self._open = ""  # what closes the reasoning that the last delimiter opened
         self._taken = 0
 
     @property
@@ -33,7 +34,7 @@ class Transcript:
     def copy(self) -> Transcript:
         """A transcript that goes its own way from here; nothing of it counts as taken."""
         twin = Transcript(self._chat, ())
-        twin._segments, twin._to_user = list(self._segments), self._to_user
+        twin._segments, twin._to_user, twin._open = list(self._segments), self._to_user, self._open
         return twin
 
     def take_new(self) -> tuple[Segment, ...]:
@@ -43,15 +44,24 @@ class Transcript:
 
     def user(self, segments: Iterable[Segment]) -> None:
         """What the user, or the runtime, says; then the model is to speak."""
+        self._close_reasoning()
         self._segments.append(Segment(self._to_user, trusted=True))
         self._segments.extend(segments)
         self._segments.append(Segment(self._chat.user_to_model, trusted=True))
-        self._to_user = self._chat.model_to_user
+        self._to_user, self._open = self._chat.model_to_user, self._chat.closing
 
     def model(self, text: str, tokens: tuple[int, ...] = ()) -> None:
         """What the model said: as the ids that it wrote, where there are any."""
+        if not tokens:  # the ids hold the model's reasoning too
+            self._close_reasoning()
         if text:
             self._segments.append(Segment(text, tokens=tokens))
+            self._open = ""
+
+    def _close_reasoning(self) -> None:
+        if self._open:
+            self._segments.append(Segment(self._open, trusted=True))
+            self._open = ""
 
 
 def opening(

@@ -92,12 +92,13 @@ class Loop:
             max_tokens=plan.max_tokens,
             closing=plan.closing or "",
             sources=tuple(source.step for source in spec.sources),
+            reasoning=spec.reasoning,
         )
         deadline = None if self.budgets.deadline_s is None else state.started + self.budgets.deadline_s
         writing = self.endpoint.complete(
             transcript.prompt,
             self.grammar(spec),
-            Limits(plan.max_tokens, deadline, cancel, self.protocol.stops),
+            Limits(plan.max_tokens, deadline, cancel, self.protocol.stops, spec.reasoning),
             self.sampling,
             turn=step,
         )
@@ -110,6 +111,10 @@ class Loop:
                     completion: Completion = finished.value
                     yield TurnCompleted(step, completion)
                     return completion
+                if span.reasoning:
+                    if span.author == "sampled":
+                        yield TextDelta(step, "reasoning", span.text)
+                    continue
                 for field, text in reader.feed(span.text):
                     if field != "answer" or spec.answer_schema is None:  # a value is shown when it is whole
                         yield TextDelta(step, field, text)
@@ -148,6 +153,8 @@ class Loop:
         Raises:
             ProtocolError: the text is no turn, or (where no grammar is) doesn't begin with one.
         """
+        if completion.reasoning and not completion.text.strip():
+            raise ProtocolError("it holds reasoning, and no turn after it")
         if self.endpoint.languages:
             return self.protocol.parse(completion.text, self.toolbox.specs, structured), completion
         turn, own = read_first(self.protocol, completion.text, self.toolbox.specs, structured)

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 
 from localreact import guards
-from localreact.budgets import SHORTEST_TURN, Budgets
+from localreact.budgets import REASONING_TAGS, SHORTEST_TURN, Budgets
 from localreact.errors import AnswerError, UsageError
 from localreact.grammar import quotes
 from localreact.grammar.answers import AnswerType
@@ -87,9 +87,9 @@ def next_turn(state: RunState, budgets: Budgets, policy: Policy, room: Room) -> 
     if state.refused_turns > MAX_REFUSED:
         return Ending("protocol_loop", f"{state.refused_turns} replies were no turn of the protocol")
     if len(state.steps) >= budgets.max_steps:
-        return Ending("max_steps", f"no answer within {budgets.max_steps} steps")
+        return Ending("max_steps", f"no answer within {budgets.max_steps} steps{_cut_off(state)}")
     if left < SHORTEST_TURN:
-        return Ending("token_budget", f"no answer within {budgets.max_tokens} tokens")
+        return Ending("token_budget", f"no answer within {budgets.max_tokens} tokens{_cut_off(state)}")
     if budgets.deadline_s is not None and time.monotonic() >= state.started + budgets.deadline_s:
         return Ending("deadline", f"no answer within {budgets.deadline_s:g} seconds")
     if room.left < SHORTEST_TURN:
@@ -100,9 +100,11 @@ def next_turn(state: RunState, budgets: Budgets, policy: Policy, room: Room) -> 
         )
     has_tools = bool(policy.tools) and policy.tool_choice != "none"
     closing = _closing(state, budgets, left, has_tools, room)
-    tokens = min(left if closing or not has_tools else left - budgets.kept_for_last_turn, room.left)
+    reasoning = _reasoning(budgets, room)
+    in_context = room.left - (reasoning + REASONING_TAGS if reasoning else 0)
+    tokens = min(left if closing or not has_tools else left - budgets.kept_for_last_turn, in_context)
     spec = _legal(state, policy, has_tools, closing)
-    return Plan(_within(spec, tokens), tokens, closing)
+    return Plan(replace(_within(spec, tokens), reasoning=reasoning), tokens, closing)
 
 
 def _legal(state: RunState, policy: Policy, has_tools: bool, closing: Status | None) -> TurnSpec:
@@ -132,6 +134,17 @@ def _legal(state: RunState, policy: Policy, has_tools: bool, closing: Status | N
         for tool in tools
     )
     return replace(spec, tools=tuple(piece for pieces in alive for piece in pieces), excluded=excluded)
+
+
+def _cut_off(state: RunState) -> str:
+    cut = state.steps and state.steps[-1].problem == "length"
+    return "; the tokens ran out inside the last turn" if cut else ""
+
+
+def _reasoning(budgets: Budgets, room: Room) -> int:
+    """Tokens for reasoning, as far as the context then still holds a last turn."""
+    spare = room.left - room.kept_for_last_turn(budgets) - REASONING_TAGS
+    return max(0, min(budgets.reasoning_tokens, spare))
 
 
 def _within(spec: TurnSpec, tokens: int) -> TurnSpec:

@@ -21,7 +21,7 @@ Problem = Literal["refused", "length"]
 class Step:
     """One turn. `turn` is None where the text was no turn or not a whole one (`problem` says which),
     `observation` where the turn asked for nothing. `shown` is the observation's text as the model was
-    shown it, where that is shorter."""
+    shown it, where that is shorter. `reasoning` is what the model said before the turn."""
 
     number: int
     turn: Turn | None
@@ -30,6 +30,7 @@ class Step:
     timings: Timings
     problem: Problem | None = None
     shown: str | None = None
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,9 @@ class RunState:
     ) -> None:
         number = len(self.steps) + 1
         usage, timings = completion.usage, completion.timings
-        self.steps.append(Step(number, turn, observation, usage, timings, problem, shown))
+        self.steps.append(
+            Step(number, turn, observation, usage, timings, problem, shown, completion.reasoning)
+        )
         self.usage += completion.usage
         self.timings += completion.timings
 

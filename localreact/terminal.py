@@ -22,9 +22,10 @@ from localreact.trace.events import (
     ToolEnded,
     TurnRefused,
 )
-from localreact.types import Finish, ToolCall, Turn
+from localreact.types import Finish, Timings, ToolCall, Turn, Usage
 
 STYLES = {
+    "reasoning": "dim",
     "evidence": "green",
     "thought": "cyan",
     "action": "yellow",
@@ -71,6 +72,9 @@ class TerminalView:
             case TextDelta(field="missing", text=text):
                 self._begin("missing", "Missing: ")
                 self._print(text, "missing")
+            case TextDelta(field="reasoning", text=text):
+                self._begin("reasoning", "Reasoning: ")
+                self._print(text, "reasoning")
             case TextDelta(field="thought", text=text):
                 self._begin("thought", "Thought: ")
                 self._print(text, "thought")
@@ -142,11 +146,19 @@ def summary(ended: RunEnded) -> str:
         f"{ended.steps} step{'s' * (ended.steps != 1)}",
         f"{usage.generated} tokens ({usage.forced} forced)",
     ]
-    if timings.generate_s > 0 and usage.generated:
-        parts.append(f"{usage.generated / timings.generate_s:.0f} tokens/s")
+    if usage.reasoning:
+        parts.append(f"{usage.reasoning} of reasoning")
+    if (rate := _rate(usage, timings)) is not None:
+        parts.append(f"{rate:.0f} tokens/s")
     parts.append(f"{ended.seconds:.1f} s")
     line = " · ".join(parts)
     return f"{line}\n{ended.reason}" if ended.reason and ended.status != "finished" else line
+
+
+def _rate(usage: Usage, timings: Timings) -> float | None:
+    """Tokens per second, reasoning included."""
+    tokens = usage.generated + usage.reasoning
+    return tokens / timings.generate_s if timings.generate_s > 0 and tokens else None
 
 
 def as_json(run: Run, model: str, protocol: str, trace: Path | None) -> dict[str, Any]:
@@ -164,10 +176,12 @@ def as_json(run: Run, model: str, protocol: str, trace: Path | None) -> dict[str
             record |= {"thought": step.turn.thought, "answer": step.turn.answer, "missing": step.turn.missing}
         if step.observation:
             record |= {"observation": step.observation.content, "ok": step.observation.ok}
+        if step.reasoning:
+            record["reasoning"] = step.reasoning
         if step.problem:
             record["problem"] = step.problem
         steps.append(record)
-    usage, timings = run.usage, run.timings
+    usage, rate = run.usage, _rate(run.usage, run.timings)
     return {
         "run_id": run.run_id,
         "question": run.question,
@@ -184,9 +198,10 @@ def as_json(run: Run, model: str, protocol: str, trace: Path | None) -> dict[str
             "sampled": usage.sampled,
             "forced": usage.forced,
             "masks": usage.masks,
+            "reasoning": usage.reasoning,
         },
         "seconds": round(run.seconds, 3),
-        "tokens_per_second": round(usage.generated / timings.generate_s, 1) if timings.generate_s else None,
+        "tokens_per_second": None if rate is None else round(rate, 1),
         "model": model,
         "protocol": protocol,
         "trace": str(trace) if trace else None,

@@ -92,7 +92,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class TurnSpec:
-    """The policy for the next turn, as data. Lengths are in characters.
+    """The policy for the next turn, as data. Lengths are in characters, `reasoning` in tokens.
 
     The bounds close every string that the tool's own schema leaves open; a string that reached
     one marks the turn as truncated. A tool may stand in `tools` more than once, each time with a part of
@@ -116,6 +116,7 @@ class TurnSpec:
     sources: tuple[Source, ...] = ()
     quotes_max: int = 4
     quote_max: int = 300
+    reasoning: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +204,22 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Reasoning:
+    """How a model sets its reasoning apart from its turn, and for how many tokens by default.
+
+    `opened`: the chat template writes the opening tag before the model speaks.
+    """
+
+    open: str = "<think>"
+    close: str = "</think>"
+    opened: bool = False
+    tokens: int = 512
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
-    """`max_tokens` counts sampled and forced tokens; `deadline` is in `time.monotonic()` seconds.
+    """`max_tokens` counts sampled and forced tokens of the turn, `reasoning_tokens` those that the model
+    may choose before it; `deadline` is in `time.monotonic()` seconds.
 
     `stops` end a turn where no grammar does: the text is cut before the first of them.
     """
@@ -213,20 +228,26 @@ class Limits:
     deadline: float | None = None
     cancel: threading.Event | None = None
     stops: tuple[str, ...] = ()
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Exact counters. `prompt` tokens = `reused` from the cache + those evaluated now."""
+    """Exact counters. `prompt` tokens = `reused` from the cache + those evaluated now.
+
+    `sampled` and `forced` count the tokens of turns, `reasoning` those before them, tags included.
+    """
 
     prompt: int = 0
     reused: int = 0
     sampled: int = 0
     forced: int = 0
     masks: int = 0
+    reasoning: int = 0
 
     @property
     def generated(self) -> int:
+        """What token budgets count: reasoning has its own."""
         return self.sampled + self.forced
 
     def __add__(self, other: Usage) -> Usage:
@@ -236,6 +257,7 @@ class Usage:
             self.sampled + other.sampled,
             self.forced + other.forced,
             self.masks + other.masks,
+            self.reasoning + other.reasoning,
         )
 
 
@@ -257,18 +279,23 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of generated text by one author. `tokens` is empty where an endpoint gives no ids."""
+    """A stretch of generated text by one author, of the turn or of the `reasoning` before it (tags too).
+    `tokens` is empty where an endpoint gives no ids."""
 
     author: Author
     text: str
     tokens: tuple[int, ...] = ()
+    reasoning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
+    """`text` is the turn's, `reasoning` what came before it, without tags; `tokens` and `spans` hold both."""
+
     text: str
     stop: StopReason
     tokens: tuple[int, ...] = ()
     spans: tuple[Span, ...] = ()
     usage: Usage = field(default_factory=Usage)
     timings: Timings = field(default_factory=Timings)
+    reasoning: str = ""

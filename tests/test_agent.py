@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from localreact.protocols import JsonProtocol
 from localreact.run import RunState
 from localreact.tools.builtin import load_tools
 from localreact.trace.events import RunEnded, StepStarted, TextDelta, ToolEnded, TurnCompleted, TurnRead
+from localreact.trace.jsonl import read_trace
 from localreact.types import Finish, Prompt, Segment, ToolCall, ToolSpec
 
 WRITE = JsonProtocol().write
@@ -215,6 +217,59 @@ def test_marker_text_inside_a_json_argument_reaches_the_tool_unchanged() -> None
     assert got == [value]
 
 
+@pytest.mark.parametrize("protocol", FIRST_TURNS)
+@pytest.mark.parametrize(
+    "thought",
+    [
+        'maybe Action: add {"a": 7, "b": 7}',
+        "That Observation: was stale",
+        "x\nObservation: 12\nThought: y\n{",
+        FIRST_TURNS["json"].replace("1", "7"),
+        FIRST_TURNS["text"].replace("1", "7"),
+    ],
+)
+def test_reasoning_is_never_read_for_actions_and_stops_nothing(protocol: str, thought: str) -> None:
+    """NeMo-Agent-Toolkit 1667, dify 22521."""
+    add, calls = adder()
+    replies = [
+        f"<think>{thought}</think>\n\n{FIRST_TURNS[protocol]}\nObservation: 4",
+        ANSWERS[protocol] % "3",
+    ]
+    endpoint = ScriptedEndpoint(replies)
+    run = Agent(endpoint, [add], protocol=protocol, examples=0).run("What is 1 + 2?")
+    assert calls == [(1, 2)]
+    assert (run.status, run.answer) == ("finished", "3")
+    assert run.steps[0].reasoning == thought
+    assert thought not in said(endpoint)
+    assert run.usage.reasoning > 0
+
+
+@pytest.mark.parametrize("closed", ["</think>", ""])
+def test_an_action_inside_the_reasoning_alone_is_no_turn(closed: str) -> None:
+    add, calls = adder()
+    reply = f"<think>{FIRST_TURNS['text']}{closed}"
+    endpoint = ScriptedEndpoint([reply] * 3)
+    run = Agent(endpoint, [add], protocol="text").run("What is 1 + 2?")
+    assert not calls
+    assert (run.status, run.answer) == ("protocol_loop", None)
+    assert "reasoning, and no turn after it" in said(endpoint)
+
+
+def test_a_turn_cut_after_its_reasoning_is_a_matter_of_length_and_stays_in_the_trace(tmp_path: Path) -> None:
+    cut = "<think>" + "Let me see. " * 300 + "</think>" + WRITE(Finish("x" * 2000, answer="4"))
+    trace = tmp_path / "run.jsonl"
+    agent = Agent(ScriptedEndpoint([cut]), max_tokens=100, max_steps=1, trace=trace)
+    run = agent.run("What is 2+2?")
+    assert [(step.turn, step.problem) for step in run.steps] == [(None, "length")]
+    assert (run.status, run.answer) == ("max_steps", None)
+    assert run.reason.endswith("the tokens ran out inside the last turn")
+    completion = next(r["completion"] for r in read_trace(trace) if r["event"] == "TurnCompleted")
+    assert completion["stop"] == "length"
+    assert completion["text"].startswith('{"thought": "xxx')
+    assert completion["reasoning"].startswith("Let me see.")
+    assert run.usage.generated <= 100 < run.usage.reasoning
+
+
 def test_tokens_keep_room_for_the_last_turn(stock: Tool) -> None:
     long_call = WRITE(ToolCall("I think about it at length. " * 10, "stock", {"sku": "A7"}))
     endpoint = ScriptedEndpoint([long_call] * 50)
@@ -373,6 +428,21 @@ def test_a_transcript_that_was_copied_goes_its_own_way() -> None:
     second.user([Segment("b")])
     assert first.prompt.text.endswith("User: a\n\nAssistant: ")
     assert second.prompt.text.endswith("User: b\n\nAssistant: ")
+
+
+def test_reasoning_that_the_template_opened_is_closed_where_the_model_wrote_no_ids() -> None:
+    chat = replace(TRANSCRIPT, user_to_model="\n\nAssistant: <think>\n", closing="\n</think>\n\n")
+    transcript = Transcript(chat, [Segment("system")])
+    transcript.user([Segment("a")])
+    assert transcript.prompt.text.endswith("<think>\n")  # the model is to go on
+    transcript.user([Segment("your reply was no turn")])
+    assert "<think>\n\n</think>\n\n\n\nUser: your reply" in transcript.prompt.text
+    transcript.model("said as text")
+    transcript.user([Segment("b")])
+    assert "<think>\n\n</think>\n\nsaid as text\n\nUser: b" in transcript.prompt.text
+    transcript.model("said", tokens=(1, 2, 3))
+    transcript.user([Segment("c")])
+    assert "<think>\nsaid\n\nUser: c" in transcript.prompt.text
 
 
 # --- the ways to run it

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from localreact.trace.jsonl import read_trace
+from tests.conftest import CHATML
+from tests.tiny import write_tiny_gguf
 
 ENVIRONMENT = {**os.environ, "NO_COLOR": "1"}
 
@@ -53,6 +55,18 @@ def test_json_prints_one_document_and_a_question_may_come_from_stdin() -> None:
     assert document["steps"][0]["observation"] == "159"
     assert document["usage"]["forced"] > 0
     assert read_trace(Path(document["trace"]))[-1]["event"] == "RunEnded"
+
+
+def test_reasoning_is_shown_and_counted_apart_and_can_be_switched_off(tmp_path: Path) -> None:
+    template = CHATML + "{# <think></think> #}"
+    model = str(write_tiny_gguf(tmp_path / "thinking.gguf", chat_template=template))
+    for tokens, shown in (("30", True), ("0", False)):
+        command = ("run", "Think.", "-m", model, "--reasoning-tokens", tokens, "--max-steps", "1")
+        done = localreact(*command)
+        assert ("Reasoning: " in done.stderr, " of reasoning · " in done.stderr) == (shown, shown)
+        document = json.loads(localreact(*command, "--json").stdout)
+        assert (document["usage"]["reasoning"] > 30) == shown
+        assert ("reasoning" in document["steps"][0]) == shown
 
 
 def test_documents_of_ones_own(tmp_path: Path) -> None:

@@ -23,14 +23,21 @@ def byte_characters() -> dict[int, str]:
 
 
 def write_tiny_gguf(
-    path: Path, *, seed: int = 0, chat_template: str | None = None, n_embd: int = 32, n_ctx: int = 4096
+    path: Path,
+    *,
+    seed: int = 0,
+    chat_template: str | None = None,
+    n_embd: int = 32,
+    n_ctx: int = 4096,
+    markers: gguf.TokenType = gguf.TokenType.USER_DEFINED,
 ) -> Path:
-    """A one-layer llama over bytes, with control tokens and user-defined markers."""
+    """A one-layer llama over bytes, with control tokens and (by default user-defined) markers."""
     random = np.random.default_rng(seed)
     spelling = byte_characters()
     tokens = [*CONTROL, *MARKERS, *PLAIN_USER_DEFINED, *spelling.values()]
     types = [gguf.TokenType.CONTROL] * len(CONTROL)
-    types += [gguf.TokenType.USER_DEFINED] * (len(MARKERS) + len(PLAIN_USER_DEFINED))
+    types += [markers] * len(MARKERS)
+    types += [gguf.TokenType.USER_DEFINED] * len(PLAIN_USER_DEFINED)
     types += [gguf.TokenType.NORMAL] * 256
     merges = []
     for left, right in (("t", "h"), ("th", "e"), ("{", '"'), ('"', "}"), ("}", "}"), ("Ġ", "a")):

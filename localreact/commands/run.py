@@ -65,6 +65,13 @@ def run(
     max_tokens: Annotated[
         int, typer.Option(help="Tokens to generate at most, in all turns together.")
     ] = 4096,
+    reasoning_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens that a reasoning model may think before each turn, besides those; 0: none. "
+            "Default: as the model card says."
+        ),
+    ] = None,
     deadline: Annotated[float | None, typer.Option(help="Seconds at most.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers (with --temp).")] = 0,
     temp: Annotated[float, typer.Option(help="Temperature; 0 is greedy.")] = 0.0,
@@ -109,6 +116,7 @@ def run(
             tools,
             max_steps=max_steps,
             max_tokens=max_tokens,
+            reasoning_tokens=reasoning_tokens,
             deadline=deadline,
             sampling=Sampling(temperature=temp, seed=seed),
             evidence_gate=evidence_gate,

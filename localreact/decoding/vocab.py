@@ -104,6 +104,10 @@ class Vocab:
         flush()
         return ids
 
+    def encode_trusted(self, text: str) -> list[int]:
+        """Token ids of the runtime's own text in the middle of a prompt, its special tokens recognised."""
+        return self.encode([Segment(text, trusted=True)])[int(self.add_bos) :]
+
     def _cut_markers(self, text: str) -> list[str]:
         """Text that holds no control token of ours, cut inside each marker so that none is whole."""
         pieces, start = [], 0

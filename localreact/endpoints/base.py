@@ -7,7 +7,7 @@ from typing import Protocol
 
 from localreact.endpoints.cards import ModelCard
 from localreact.endpoints.chat import ChatFormat
-from localreact.types import Completion, Limits, Prompt, Sampling, Span, TurnGrammar
+from localreact.types import Completion, Limits, Prompt, Reasoning, Sampling, Span, TurnGrammar
 
 
 class Endpoint(Protocol):
@@ -23,6 +23,9 @@ class Endpoint(Protocol):
     chat: ChatFormat
     card: ModelCard
     n_ctx: int
+    reasoning: Reasoning | None
+    """Between which tags the model reasons before a turn; None where it doesn't."""
+
     notices: list[str]
     """What a person should know before the first run (no chat template, say)."""
 
@@ -38,7 +41,8 @@ class Endpoint(Protocol):
     def complete(
         self, prompt: Prompt, grammar: TurnGrammar | None, limits: Limits, sampling: Sampling, turn: int = 0
     ) -> Generator[Span, None, Completion]:
-        """One turn. Yields text as it is made; returns the whole.
+        """One turn, and before it reasoning, where the limits allow it. Yields text as it is made; returns
+        the whole.
 
         `turn` sets the random numbers of one run's turns apart.
 

@@ -22,8 +22,10 @@ else:
 @dataclass(frozen=True)
 class ModelCard:
     """`protocol` names the turn format and `spelling` its variant that measured best with the model;
-    `examples` is how many worked examples the prompt shows of each tool. `general_name` is the GGUF's own
-    `general.name`, by which a file is recognised."""
+    `examples` is how many worked examples the prompt shows of each tool. `reasoning` (`open`, `close`,
+    `tokens`) says between which tags the model reasons before its turns, where its chat template doesn't,
+    and for how many tokens. `general_name` is the GGUF's own `general.name`, by which a file is recognised.
+    """
 
     name: str
     source: str = ""
@@ -36,6 +38,7 @@ class ModelCard:
     protocol: str = "json"
     spelling: Mapping[str, Any] = field(default_factory=dict)
     examples: int = 2
+    reasoning: Mapping[str, Any] = field(default_factory=dict)
 
     def path(self) -> Path:
         """Where the model file lies.

@@ -18,13 +18,18 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """Conversations go system, user, model, user, model, …; every delimiter is trusted text."""
+    """Conversations go system, user, model, user, model, …; every delimiter is trusted text.
+
+    Where `user_to_model` opens the model's reasoning, `closing` closes it for turns that the model didn't
+    write itself.
+    """
 
     name: str
     begin: str
     system_to_user: str
     user_to_model: str
     model_to_user: str
+    closing: str = ""
 
 
 TRANSCRIPT = ChatFormat(

@@ -18,11 +18,24 @@ from localreact.decoding.session import Model, Session
 from localreact.decoding.threads import default_threads
 from localreact.endpoints.cards import ModelCard, card_for
 from localreact.endpoints.chat import TRANSCRIPT, ChatFormat, from_template
+from localreact.endpoints.reasoning import reasoning_of
 from localreact.engines.base import Matcher
 from localreact.engines.free import FreeMatcher, cut_at_stop
 from localreact.engines.llguidance import LLGuidanceEngine
+from localreact.engines.reasoning import ReasoningEngine
 from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ModelError, UsageError
-from localreact.types import Completion, Limits, Prompt, Sampling, Span, StopReason, TurnGrammar, Usage
+from localreact.protocols.reasoning import closing, split
+from localreact.types import (
+    Completion,
+    Limits,
+    Prompt,
+    Reasoning,
+    Sampling,
+    Span,
+    StopReason,
+    TurnGrammar,
+    Usage,
+)
 
 ENGINES = ("llguidance", "free")
 
@@ -61,6 +74,9 @@ class LlamaEndpoint:
         self.fingerprint = fingerprint(path)
         self.notices: list[str] = []
         self.chat = self._chat_format()
+        self.reasoning = self._find_reasoning()
+        if self.reasoning and self.reasoning.opened:
+            self.chat = replace(self.chat, closing=closing(self.reasoning))
         limit = self._model.n_ctx_train or 4096
         try:
             self._session = Session(
@@ -74,6 +90,7 @@ class LlamaEndpoint:
         self.n_ctx = self._session.n_ctx
         self._engine = LLGuidanceEngine.for_vocab(self._model.vocab) if engine == "llguidance" else None
         self.languages: tuple[str, ...] = (self._engine.language,) if self._engine else ()
+        self._reasoning = ReasoningEngine(self._model.vocab, self.reasoning) if self.reasoning else None
         self._completing = threading.Lock()
         self._owner: int | None = None  # the thread that is completing
         self._alive = threading.RLock()  # held while the model's memory is in use
@@ -92,6 +109,15 @@ class LlamaEndpoint:
             )
             return TRANSCRIPT
         return chat
+
+    def _find_reasoning(self) -> Reasoning | None:
+        vocab = self._model.vocab
+        return reasoning_of(
+            self.card.reasoning,
+            self._model.metadata("tokenizer.chat_template") or "",
+            self.chat.user_to_model,
+            [vocab.special_text(token) for token in vocab.control | vocab.markers],
+        )
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids that the model is given."""
@@ -118,7 +144,11 @@ class LlamaEndpoint:
         try:
             matcher = self._start(grammar, limits.stops)
             sampler = Sampler(sampling, stream=turn)
-            completion = yield from decode(self._session, ids, matcher, sampler, limits)
+            before = self._before_turn(limits)
+            completion = yield from decode(self._session, ids, matcher, sampler, limits, before)
+            if self.reasoning and completion.reasoning:
+                thought, _ = split(completion.reasoning, replace(self.reasoning, opened=True))
+                completion = replace(completion, reasoning=thought)
             return completion if self._engine else self._cut(completion, limits.stops)
         finally:
             self._owner = None
@@ -127,16 +157,29 @@ class LlamaEndpoint:
     def _start(self, grammar: TurnGrammar | None, stops: tuple[str, ...]) -> Matcher:
         with self._in_use():
             if self._engine is None:
-                return FreeMatcher(self._model.vocab, stops)
+                return FreeMatcher(self._model.vocab, stops, self.reasoning)
             if grammar is None:
                 raise GrammarError("this endpoint decodes under a grammar only; engine='free' does without")
             return self._engine.start(grammar)
 
+    def _before_turn(self, limits: Limits) -> Matcher | None:
+        """Reasoning, where there is a budget for it, or where the template opened it and it has to close."""
+        if self._reasoning is None or self.reasoning is None:
+            return None
+        if not limits.reasoning_tokens and not self.reasoning.opened:
+            return None
+        return self._reasoning.start(limits.reasoning_tokens)
+
     def _cut(self, completion: Completion, stops: tuple[str, ...]) -> Completion:
-        """A free completion without its stop string. Where something was cut, or a control token ended
-        it, its ids don't go into the next prompt: the text does."""
+        """A free completion without its stop string, and without reasoning that nobody asked for. Where
+        something was cut, or a control token ended it, the next prompt gets the text and not the ids."""
+        if self.reasoning:
+            thought, text = split(completion.text, replace(self.reasoning, opened=False))
+            reasoning = "\n".join(filter(None, (completion.reasoning, thought)))
+            completion = replace(completion, text=text, reasoning=reasoning)
         text = cut_at_stop(completion.text, stops)
-        whole = text == completion.text and not self._model.vocab.control.intersection(completion.tokens)
+        written = [token for span in completion.spans if not span.reasoning for token in span.tokens]
+        whole = text == completion.text and not self._model.vocab.control.intersection(written)
         return completion if whole else replace(completion, text=text, tokens=())
 
     def close(self) -> None:

@@ -8,12 +8,23 @@ from localreact.endpoints.cards import GENERIC, ModelCard
 from localreact.endpoints.chat import TRANSCRIPT, ChatFormat
 from localreact.engines.free import cut_at_stop
 from localreact.errors import EndpointError, GrammarError
-from localreact.types import Completion, Limits, Prompt, Sampling, Span, StopReason, TurnGrammar, Usage
+from localreact.protocols.reasoning import split
+from localreact.types import (
+    Completion,
+    Limits,
+    Prompt,
+    Reasoning,
+    Sampling,
+    Span,
+    StopReason,
+    TurnGrammar,
+    Usage,
+)
 
 
 class ScriptedEndpoint:
     """Replies with fixed texts, one a turn, cut at stop strings; nothing is enforced, so the strict
-    parser has to hold.
+    parser has to hold. Reasoning before a turn is set apart by its tags; no budget ends it.
 
     A reply that is an exception is raised instead. `prompts` collects what the endpoint was given.
     Tokens are counted as characters divided by four, rounded up.
@@ -22,13 +33,19 @@ class ScriptedEndpoint:
     languages: tuple[str, ...] = ()
 
     def __init__(
-        self, replies: Iterable[str | BaseException], n_ctx: int = 1 << 20, card: ModelCard = GENERIC
+        self,
+        replies: Iterable[str | BaseException],
+        n_ctx: int = 1 << 20,
+        card: ModelCard = GENERIC,
+        reasoning: Reasoning = Reasoning(tokens=0),  # noqa: B008  (frozen)
     ) -> None:
         self._replies = iter(replies)
         self.name = "scripted"
         self.fingerprint = "scripted"
         self.chat: ChatFormat = TRANSCRIPT
         self.card = card
+        self.reasoning: Reasoning | None = reasoning
+        self._tags = reasoning
         self.n_ctx = n_ctx
         self.notices: list[str] = []
         self.prompts: list[Prompt] = []
@@ -50,13 +67,15 @@ class ScriptedEndpoint:
         if isinstance(reply, BaseException):
             raise reply
         stop: StopReason = "eog"
+        thinking, reply = split(reply, self._tags)
         reply = cut_at_stop(reply, limits.stops)
         if _tokens(reply) > limits.max_tokens:
             reply, stop = reply[: 4 * limits.max_tokens], "length"
-        span = Span("sampled", reply)
-        yield span
-        usage = Usage(prompt=self.count(prompt), sampled=_tokens(reply))
-        return Completion(reply, stop, spans=(span,), usage=usage)
+        spans = [Span("sampled", thinking, reasoning=True)] if thinking else []
+        spans.append(Span("sampled", reply))
+        yield from spans
+        usage = Usage(prompt=self.count(prompt), sampled=_tokens(reply), reasoning=_tokens(thinking))
+        return Completion(reply, stop, spans=tuple(spans), usage=usage, reasoning=thinking)
 
     def close(self) -> None:
         """Nothing to free."""

@@ -29,7 +29,8 @@ class RunStarted:
 class StepStarted:
     """`prompt` holds what is new since the previous step; `tools`, `answer` and `insufficient` say
     what the grammar of this turn admits; `closing` why tools are closed, if they are; `sources` the
-    steps that an answer can cite, where it has to."""
+    steps that an answer can cite, where it has to; `reasoning` for how many tokens the model may reason
+    before the turn."""
 
     step: int
     prompt: tuple[Segment, ...]
@@ -39,14 +40,16 @@ class StepStarted:
     max_tokens: int
     closing: str = ""
     sources: tuple[int, ...] = ()
+    reasoning: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A stretch of a field, as it is decoded. Not kept in traces: `TurnCompleted` has it all."""
+    """A stretch of a field, as it is decoded; of `reasoning` as the model writes it, with its closing tag.
+    Not kept in traces: `TurnCompleted` has it all."""
 
     step: int
-    field: Literal["thought", "tool", "arguments", "answer", "missing"]
+    field: Literal["reasoning", "thought", "tool", "arguments", "answer", "missing"]
     text: str
 
 
