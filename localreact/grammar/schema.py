@@ -14,7 +14,14 @@ from typing import Any
 from llguidance import LLMatcher
 
 from localreact.errors import GrammarError
+from localreact.grammar.merging import never
+from localreact.grammar.rulebook import pointer_token
+from localreact.grammar.scalars import SchemaError
+from localreact.grammar.schema_rules import schema_rules
 from localreact.types import ToolSpec
+
+MOST_COUNTED: dict[str, int | None] = {"gbnf": 2000, "regex": None}
+"""The languages that are written from rules (`schema_rules.py`), and how far each can count."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -33,7 +40,6 @@ _ANNOTATIONS = _words(
     contentMediaType contentEncoding"""
 )
 _FORMATS = _words("date-time time date duration email hostname ipv4 ipv6 uuid uri")
-_NEVER: tuple[Any, ...] = ({"not": {}}, {"not": True})  # other spellings of the schema `false`
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -52,17 +58,28 @@ class Relaxation:
         return f"tool {self.tool!r}: {self.keyword!r} at {self.pointer} is checked after the turn"
 
 
-def enforceable(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxation]]:
-    """The tool with the part of its schema that a grammar can hold, and what was left out.
+def enforceable(tool: ToolSpec, language: str = "lark") -> tuple[ToolSpec, list[Relaxation]]:
+    """The tool with the part of its schema that a grammar in this language can hold, and what was left out.
 
     Raises:
         GrammarError: what is left can't be compiled, or no finite value satisfies it; the message
             names the tool and a JSON pointer into its schema.
     """
+    if language == "lark":
+        return _enforceable_by_llguidance(tool)
+    _check_finite(tool.name, tool.parameters)
+    try:
+        _, left_out = schema_rules(tool.parameters, most_counted=MOST_COUNTED[language])
+    except SchemaError as error:
+        raise _not_enforceable(tool.name, error.pointer, error.why) from error
+    return tool, [Relaxation(tool.name, pointer, keyword) for pointer, keyword in left_out]
+
+
+def _enforceable_by_llguidance(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxation]]:
     left_out: list[Relaxation] = []
 
     def relax(schema: Any, pointer: str) -> Any:
-        if pointer and schema in _NEVER:
+        if pointer and never(schema):
             return False
         if not isinstance(schema, Mapping):
             return schema
@@ -75,7 +92,8 @@ def enforceable(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxation]]:
                 left_out.append(Relaxation(tool.name, pointer or "/", key))
             elif key in _MAPS:
                 kept[key] = {
-                    name: relax(each, f"{pointer}/{key}/{_token(name)}") for name, each in value.items()
+                    name: relax(each, f"{pointer}/{key}/{pointer_token(name)}")
+                    for name, each in value.items()
                 }
             elif key in _LISTS:
                 kept[key] = [relax(each, f"{pointer}/{key}/{i}") for i, each in enumerate(value)]
@@ -89,21 +107,29 @@ def enforceable(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxation]]:
         return kept
 
     parameters = relax(tool.parameters, "")
-    if not _finite(parameters):
-        endless = (p for p, each in _subschemas(parameters) if not _finite({**_defs(parameters), **each}))
-        where = max(endless, key=len)
-        raise GrammarError(
-            f"the schema of tool {tool.name!r} can't be satisfied at {where or '/'}: "
-            "no finite value fits (a reference to itself without end, or false)",
-            "Change the schema, or leave the tool out.",
-        )
+    _check_finite(tool.name, parameters)
     if problem(parameters):
-        where, why = _blame(parameters)
-        raise GrammarError(
-            f"the schema of tool {tool.name!r} can't be enforced at {where or '/'}: {why}",
-            "Change the schema, or leave the tool out.",
-        )
+        raise _not_enforceable(tool.name, *_blame(parameters))
     return replace(tool, parameters=parameters), left_out
+
+
+def _not_enforceable(tool: str, pointer: str, why: str) -> GrammarError:
+    return GrammarError(
+        f"the schema of tool {tool!r} can't be enforced at {pointer or '/'}: {why}",
+        "Change the schema, or leave the tool out.",
+    )
+
+
+def _check_finite(tool: str, schema: Mapping[str, Any]) -> None:
+    if _finite(schema):
+        return
+    endless = (p for p, each in _subschemas(schema) if not _finite({**_defs(schema), **each}))
+    where = max(endless, key=len)
+    raise GrammarError(
+        f"the schema of tool {tool!r} can't be satisfied at {where or '/'}: "
+        "no finite value fits (a reference to itself without end, or false)",
+        "Change the schema, or leave the tool out.",
+    )
 
 
 def problem(schema: Mapping[str, Any]) -> str:
@@ -130,7 +156,7 @@ def _subschemas(schema: Any, pointer: str = "") -> Iterator[tuple[str, Mapping[s
     yield pointer, schema
     for key in _MAPS:
         for name, each in schema.get(key, {}).items():
-            yield from _subschemas(each, f"{pointer}/{key}/{_token(name)}")
+            yield from _subschemas(each, f"{pointer}/{key}/{pointer_token(name)}")
     for key in _LISTS:
         for index, each in enumerate(schema.get(key, ())):
             yield from _subschemas(each, f"{pointer}/{key}/{index}")
@@ -144,8 +170,8 @@ def _finite(schema: Mapping[str, Any]) -> bool:
     known: dict[str, bool] = {}
 
     def finite(each: Any) -> bool:
-        if not isinstance(each, Mapping):
-            return each is not False
+        if never(each) or not isinstance(each, Mapping):
+            return not never(each)
         if not known.get(each.get("$ref", ""), True):  # a dead reference is for the compiler to name
             return False
         if "enum" in each or "const" in each:
@@ -180,8 +206,3 @@ def _finite(schema: Mapping[str, Any]) -> bool:
 
 def _defs(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-
-
-def _token(name: str) -> str:
-    """A name as a part of a JSON pointer (RFC 6901)."""
-    return name.replace("~", "~0").replace("/", "~1")
