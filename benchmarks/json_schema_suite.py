@@ -12,7 +12,9 @@ that follows each turn. An instance counts as
     wrong            invalid, accepted by the grammar, and nothing was reported
     refused          the schema is an error that names the pointer
 
-`--expected` is llguidance's own record of the same suite, to compare with.
+The arms: ours over llguidance, ours over llama.cpp's grammars (gbnf), and for comparison llama.cpp's own
+converter as llama-cpp-python has it, which reports nothing. The last two run in llama.cpp itself, on the
+vocabulary of smollm2. `--expected` is llguidance's own record of the same suite.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +32,72 @@ from referencing import Registry
 from rich.console import Console
 from rich.table import Table
 
+from localreact.decoding.session import Model
+from localreact.endpoints.cards import cards as model_cards
+from localreact.engines.gbnf import GbnfEngine
 from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.errors import GrammarError
+from localreact.grammar import gbnf
 from localreact.grammar.lark import json_rule
 from localreact.grammar.schema import enforceable
-from localreact.types import ToolSpec, TurnGrammar
+from localreact.grammar.schema_rules import SchemaRules
+from localreact.types import Segment, ToolSpec, TurnGrammar
 
-ENGINE = LLGuidanceEngine.over_bytes()
+COLUMNS = ["right", "left to validation", "too strict", "wrong", "refused"]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """`compile` gives what accepts a text, and whether relaxations were reported."""
+
+    name: str
+    compile: Callable[[Any], tuple[Callable[[str], bool], bool]]
+
+
+def arms() -> Iterator[Arm]:
+    over_bytes = LLGuidanceEngine.over_bytes()
+
+    def llguidance(schema: Any) -> tuple[Callable[[str], bool], bool]:
+        spec, left_out = enforceable(ToolSpec("t", "", schema))
+        grammar = TurnGrammar("lark", f"start: value\nvalue: {json_rule(spec.parameters)}\n")
+        over_bytes.start(grammar)
+        return lambda text: over_bytes.accepts(grammar, text), bool(left_out)
+
+    yield Arm("ours, llguidance underneath", llguidance)
+    engine = GbnfEngine(Model(model_cards()["smollm2"].path()).vocab)
+
+    def takes(text: str) -> Callable[[str], bool]:
+        grammar = TurnGrammar("gbnf", text)
+        engine.start(grammar)
+
+        def accepts(instance: str) -> bool:
+            matcher = engine.start(grammar)
+            for token in engine.vocab.encode([Segment(instance)]):
+                if not matcher.allows(token):
+                    return False
+                matcher.accept([token])
+            return any(matcher.allows(token) for token in engine.vocab.eog)
+
+        return accepts
+
+    def ours(schema: Any) -> tuple[Callable[[str], bool], bool]:
+        spec, left_out = enforceable(ToolSpec("t", "", schema), "gbnf")
+        rules = SchemaRules(most_counted=gbnf.MOST_COUNTED)
+        start = rules.add(spec.parameters)
+        return takes(gbnf.definitions(gbnf.named({"root": start, **rules.book.rules}))), bool(left_out)
+
+    yield Arm("ours, gbnf underneath", ours)
+
+    def converter(schema: Any) -> tuple[Callable[[str], bool], bool]:
+        from llama_cpp.llama_grammar import json_schema_to_gbnf
+
+        try:
+            text = json_schema_to_gbnf(json.dumps(schema))
+        except Exception as error:  # it raises whatever comes up
+            raise GrammarError(f"{type(error).__name__}: {error}") from error
+        return takes(text), False
+
+    yield Arm("llama.cpp's converter", converter)
 
 
 def cases(folder: Path) -> Iterator[tuple[str, Any, list[dict[str, Any]]]]:
@@ -44,14 +106,12 @@ def cases(folder: Path) -> Iterator[tuple[str, Any, list[dict[str, Any]]]]:
             yield path.stem, case["schema"], case["tests"]
 
 
-def judge(schema: Any, tests: list[dict[str, Any]]) -> Iterator[tuple[str, bool]]:
+def judge(arm: Arm, schema: Any, tests: list[dict[str, Any]]) -> Iterator[tuple[str, bool]]:
     """For each instance a verdict on the grammar, and whether the whole decision is right."""
     if isinstance(schema, bool):
         schema = {} if schema else {"allOf": [False]}
     try:
-        spec, left_out = enforceable(ToolSpec("t", "", schema))
-        grammar = TurnGrammar("lark", f"start: value\nvalue: {json_rule(spec.parameters)}\n")
-        ENGINE.start(grammar)
+        accepts, reported = arm.compile(schema)
     except GrammarError:
         yield from (("refused", False) for _ in tests)
         return
@@ -59,7 +119,7 @@ def judge(schema: Any, tests: list[dict[str, Any]]) -> Iterator[tuple[str, bool]
         schema, registry=Registry(), format_checker=Draft202012Validator.FORMAT_CHECKER
     )
     for test in tests:
-        accepted = ENGINE.accepts(grammar, json.dumps(test["data"], ensure_ascii=False))
+        accepted = accepts(json.dumps(test["data"], ensure_ascii=False))
         try:
             passed = accepted and validator.is_valid(test["data"])
         except Exception:  # a remote reference: nothing is fetched, and the call is refused
@@ -69,7 +129,7 @@ def judge(schema: Any, tests: list[dict[str, Any]]) -> Iterator[tuple[str, bool]
         elif test["valid"]:
             verdict = "too strict"
         else:
-            verdict = "left to validation" if left_out else "wrong"
+            verdict = "left to validation" if reported else "wrong"
         yield verdict, passed == test["valid"]
 
 
@@ -79,20 +139,28 @@ def main() -> None:
     parser.add_argument("--expected", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    verdicts: dict[str, Counter[str]] = {}
-    decided: Counter[str] = Counter()
-    for name, schema, tests in cases(options.folder):
-        for verdict, right in judge(schema, tests):
-            verdicts.setdefault(name, Counter())[verdict] += 1
-            decided[name] += right
-    columns = ["right", "left to validation", "too strict", "wrong", "refused"]
-    table = Table("keyword", "instances", *columns, "right with validation")
-    for name, counts in verdicts.items():
-        table.add_row(name, str(counts.total()), *(str(counts[c] or "") for c in columns), str(decided[name]))
-    total: Counter[str] = sum(verdicts.values(), Counter())
-    table.add_section()
-    table.add_row("all", str(total.total()), *(str(total[c]) for c in columns), str(decided.total()))
-    Console().print(table)
+    document: dict[str, Any] = {}
+    for arm in arms():
+        verdicts: dict[str, Counter[str]] = {}
+        decided: Counter[str] = Counter()
+        for name, schema, tests in cases(options.folder):
+            for verdict, right in judge(arm, schema, tests):
+                verdicts.setdefault(name, Counter())[verdict] += 1
+                decided[name] += right
+        table = Table("keyword", "instances", *COLUMNS, "right with validation", title=arm.name)
+        for name, counts in verdicts.items():
+            table.add_row(
+                name, str(counts.total()), *(str(counts[c] or "") for c in COLUMNS), str(decided[name])
+            )
+        total: Counter[str] = sum(verdicts.values(), Counter())
+        table.add_section()
+        table.add_row("all", str(total.total()), *(str(total[c]) for c in COLUMNS), str(decided.total()))
+        Console().print(table)
+        document[arm.name] = {
+            "total": dict(total),
+            "right_with_validation": decided.total(),
+            "by_keyword": {name: dict(counts) for name, counts in verdicts.items()},
+        }
     if options.expected:
         theirs = json.loads(options.expected.read_text("utf-8"))
         files = {path.stem for path in options.folder.glob("*.json")}
@@ -105,8 +173,6 @@ def main() -> None:
         )
         print(f"llguidance's own record of {same.total()} instances of these files: {dict(same)}")
     if options.json:
-        document = {"total": dict(total), "right_with_validation": decided.total()}
-        document["by_keyword"] = {name: dict(counts) for name, counts in verdicts.items()}
         options.json.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
 
 

@@ -59,8 +59,8 @@ class Agent:
             there is none before there is something to quote. In the json and text protocols.
         protocol, spelling, examples: the format of turns (`json`, `text`, `bracket` or `call`), how
             it is written, and worked examples of each tool in the prompt; by default as the model card says.
-        engine: what holds a model in process to its turns: `llguidance`, or `free` for nothing (stop
-            strings and the strict parser, to compare with).
+        engine: what holds a model in process to its turns: `llguidance`, `gbnf` (llama.cpp's own
+            grammars), or `free` for nothing (stop strings and the strict parser, to compare with).
         reasoning_tokens: for how many tokens a reasoning model may think before each turn, between its
             tags (`<think>`), besides `max_tokens`; closed by force when they are spent. By default as the
             model card says, or 512 where the chat template knows such tags; 0 switches it off.
@@ -290,7 +290,7 @@ class Agent:
             return self.toolbox.specs
         specs = []
         for spec in self.toolbox.specs:
-            enforced, left_out = enforceable(spec)
+            enforced, left_out = enforceable(spec, self.endpoint.languages[0])
             specs.append(enforced)
             self.relaxations += left_out
         return tuple(specs)
@@ -303,7 +303,8 @@ class Agent:
         kind = answer_type(answer)
         if not self.endpoint.languages:
             return replace(policy, answer_type=kind, answer_schema=kind.schema)
-        enforced, _ = enforceable(ToolSpec("finish", "", kind.schema))  # what is left out, `kind` checks
+        # What is left out, `kind` checks.
+        enforced, _ = enforceable(ToolSpec("finish", "", kind.schema), self.endpoint.languages[0])
         policy = replace(policy, answer_type=kind, answer_schema=enforced.parameters)
         if (grammar := self._loop.grammar(TurnSpec(answer_schema=enforced.parameters))) is not None:
             self.endpoint.check(grammar)

@@ -120,11 +120,25 @@ class TurnSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LineBound:
+    """How many characters stand between an opening, at a line's beginning, and an end (one character)."""
+
+    opening: str
+    least: int
+    most: int
+    end: str = "\n"
+
+
+@dataclass(frozen=True, slots=True)
 class TurnGrammar:
-    """A TurnSpec rendered into one engine's language (`lark`, later `gbnf`, `regex`, …)."""
+    """A TurnSpec rendered into one engine's language (`lark`, `gbnf`).
+
+    `bounds` are what the text doesn't hold, and its engine has to count.
+    """
 
     language: str
     text: str
+    bounds: tuple[LineBound, ...] = ()
 
 
 # --- what a turn was ---------------------------------------------------------------------------

@@ -5,9 +5,10 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import Field
 
 from localreact import Agent, Run, Sampling, ScriptedEndpoint, Tool, tool
 from localreact.budgets import Budgets
@@ -723,3 +724,21 @@ def test_the_policy_is_a_pure_function_of_the_state() -> None:
     only = next_turn(RunState("q"), Budgets(max_steps=1), Policy((spec,)), Room(100, 4096))
     assert isinstance(only, Plan)
     assert (only.spec.tools, only.spec.answer, only.spec.insufficient) == ((), False, True)
+
+
+def test_an_agent_over_llama_cpps_own_grammars(tiny_gguf: Path) -> None:
+    @tool
+    def shelf(number: Annotated[int, Field(multiple_of=5)]) -> str:
+        """What is on a shelf."""
+        return "tea"
+
+    endpoint = LlamaEndpoint(tiny_gguf, n_threads=1, engine="gbnf")
+    try:
+        agent = Agent(endpoint, [shelf], max_steps=2, sampling=Sampling(temperature=1.0, seed=1))
+        assert [(each.pointer, each.keyword) for each in agent.relaxations] == [
+            ("/properties/number", "multipleOf")
+        ]
+        run = agent.run("What is on shelf 5?")
+        assert not [step for step in run.steps if step.problem == "refused"]
+    finally:
+        endpoint.close()

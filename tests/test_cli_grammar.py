@@ -47,6 +47,30 @@ def test_relaxations_are_reported(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("protocol", ["json", "text", "bracket", "call"])
+def test_a_grammar_for_llama_cpp_is_shown_and_tried_without_a_model(protocol: str) -> None:
+    shown = localreact("grammar", "show", "--engine", "gbnf", "--protocol", protocol)
+    assert shown.returncode == 0
+    assert "root ::= call-0 | finish" in shown.stdout
+    if protocol == "json":
+        for text, code in ((CALL % '{"expression": "1+1"}', 0), (CALL % '{"expression": 2}', 1)):
+            assert localreact("grammar", "check", "--engine", "gbnf", "--accepts", text).returncode == code
+
+
+def test_relaxations_are_those_of_the_engine(tmp_path: Path) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text('{"type": "object", "properties": {"n": {"type": "integer", "multipleOf": 5}}}')
+    checked = {
+        engine: localreact("grammar", "check", "--schema", str(path), "--engine", engine, "--json")
+        for engine in ("llguidance", "gbnf")
+    }
+    assert json.loads(checked["llguidance"].stdout)["relaxations"] == []
+    assert json.loads(checked["gbnf"].stdout)["relaxations"] == [
+        {"tool": "tool", "pointer": "/properties/n", "keyword": "multipleOf"}
+    ]
+    assert localreact("grammar", "check", "--engine", "free").returncode == 2
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

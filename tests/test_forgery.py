@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from localreact.decoding.loop import decode
 from localreact.decoding.samplers import Sampler
 from localreact.decoding.vocab import Vocab
 from localreact.endpoints.llama import LlamaEndpoint
+from localreact.engines.base import Engine
+from localreact.engines.gbnf import GbnfEngine
 from localreact.grammar.markers import marker_pattern
 from localreact.protocols import PROTOCOLS, protocol
 from localreact.types import Completion, Finish, Limits, Sampling, Segment, TurnSpec
@@ -87,8 +90,18 @@ class WishfulSession:
         return self._wish(self.model.vocab, self.tokens, self._random)
 
 
-def write_turn(endpoint: LlamaEndpoint, wish: Wish, name: str, seed: int) -> Completion:
-    matcher = endpoint._start(protocol(name).grammar(SPEC, "lark"), ())
+@functools.cache
+def engine_of(endpoint: LlamaEndpoint, name: str) -> Engine:
+    """Another engine for a model that is loaded already."""
+    if name == "gbnf":
+        return GbnfEngine(endpoint._model.vocab)
+    assert endpoint._engine is not None
+    return endpoint._engine
+
+
+def write_turn(endpoint: LlamaEndpoint, engine_name: str, wish: Wish, name: str, seed: int) -> Completion:
+    engine = engine_of(endpoint, engine_name)
+    matcher = engine.start(protocol(name).grammar(SPEC, engine.language))
     session: Any = WishfulSession(endpoint._model, wish, seed)
     sampler = Sampler(Sampling(temperature=1.0, seed=seed))
     writing = decode(session, [1], matcher, sampler, Limits(600))
@@ -101,15 +114,16 @@ def write_turn(endpoint: LlamaEndpoint, wish: Wish, name: str, seed: int) -> Com
 
 
 @pytest.mark.parametrize("model", ["smollm2", "tiny"])
+@pytest.mark.parametrize("engine", ["llguidance", "gbnf"])
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("wish", WISHES)
 def test_whatever_a_model_wants_it_writes_one_turn_or_none(
-    request: pytest.FixtureRequest, model: str, name: str, wish: str
+    request: pytest.FixtureRequest, model: str, engine: str, name: str, wish: str
 ) -> None:
     endpoint: LlamaEndpoint = request.getfixturevalue(model)
     vocab = endpoint._model.vocab
     for seed in range(3):
-        completion = write_turn(endpoint, WISHES[wish], name, seed)
+        completion = write_turn(endpoint, engine, WISHES[wish], name, seed)
         assert not set(completion.tokens) & (vocab.control | vocab.markers)
         if completion.stop == "length":
             continue  # nothing of it is executed
@@ -121,7 +135,8 @@ def test_whatever_a_model_wants_it_writes_one_turn_or_none(
             )
 
 
-def test_most_adversaries_do_complete_a_turn(smollm2: LlamaEndpoint) -> None:
+@pytest.mark.parametrize("engine", ["llguidance", "gbnf"])
+def test_most_adversaries_do_complete_a_turn(smollm2: LlamaEndpoint, engine: str) -> None:
     """So that the test above isn't passed by never finishing anything."""
-    stops = [write_turn(smollm2, WISHES[wish], name, 0).stop for wish in WISHES for name in PROTOCOLS]
+    stops = [write_turn(smollm2, engine, WISHES[wish], name, 0).stop for wish in WISHES for name in PROTOCOLS]
     assert stops.count("length") < len(stops) / 2

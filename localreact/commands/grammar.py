@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from localreact.commands.files import read_json
+from localreact.engines import gbnf_text
 from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.errors import UsageError
 from localreact.grammar.schema import Relaxation, enforceable
@@ -32,6 +33,10 @@ ToolOption = Annotated[
 SchemaOption = Annotated[
     Path | None, typer.Option(help="A JSON Schema: the parameters of one tool, named 'tool'.")
 ]
+LANGUAGES = {"llguidance": "lark", "gbnf": "gbnf"}
+"""Of the engines that a grammar can be looked at for."""
+
+EngineOption = Annotated[str, typer.Option(help=f"The engine to write it for: {', '.join(LANGUAGES)}.")]
 ProtocolOption = Annotated[str, typer.Option(help=f"Format of a turn: {', '.join(PROTOCOLS)}.")]
 
 
@@ -43,9 +48,14 @@ class _Loaded:
 
 
 @grammar.command()
-def show(tool: ToolOption = None, schema: SchemaOption = None, protocol: ProtocolOption = "json") -> None:
+def show(
+    tool: ToolOption = None,
+    schema: SchemaOption = None,
+    protocol: ProtocolOption = "json",
+    engine: EngineOption = "llguidance",
+) -> None:
     """Print the grammar of a turn, with the tools given and every ending legal."""
-    print(_load(tool, schema, protocol).grammar.text)
+    print(_load(tool, schema, protocol, engine).grammar.text)
 
 
 @grammar.command()
@@ -53,6 +63,7 @@ def check(
     tool: ToolOption = None,
     schema: SchemaOption = None,
     protocol: ProtocolOption = "json",
+    engine: EngineOption = "llguidance",
     accepts: Annotated[
         str | None, typer.Option(help="A text: exit code 0 if it is exactly one legal turn, 1 if it isn't.")
     ] = None,
@@ -62,10 +73,8 @@ def check(
 
     Exit code 0: it compiles (and accepts the text); 1: it doesn't accept the text; 2: an error.
     """
-    loaded = _load(tool, schema, protocol)
-    engine = LLGuidanceEngine.over_bytes()
-    engine.start(loaded.grammar)
-    accepted = None if accepts is None else engine.accepts(loaded.grammar, accepts)
+    loaded = _load(tool, schema, protocol, engine)
+    accepted = _try(loaded.grammar, accepts)
     if as_document:
         print_json(
             {
@@ -87,7 +96,20 @@ def check(
     raise typer.Exit(1 if accepted is False else 0)
 
 
-def _load(names: list[str] | None, schema: Path | None, protocol_name: str) -> _Loaded:
+def _try(grammar: TurnGrammar, text: str | None) -> bool | None:
+    """Whether the text is a turn; None where there is none. Compiles the grammar either way."""
+    if grammar.language == "gbnf":
+        gbnf_text.check(grammar)
+        return None if text is None else gbnf_text.accepts(grammar, text)
+    engine = LLGuidanceEngine.over_bytes()
+    engine.start(grammar)
+    return None if text is None else engine.accepts(grammar, text)
+
+
+def _load(names: list[str] | None, schema: Path | None, protocol_name: str, engine: str) -> _Loaded:
+    if engine not in LANGUAGES:
+        raise UsageError(f"there is no grammar for engine {engine!r}", f"Engines: {', '.join(LANGUAGES)}.")
+    language = LANGUAGES[engine]
     tools: list[Tool] = []
     if schema is not None:
         tools.append(_described({"name": "tool", "parameters": read_json(schema)}, schema))
@@ -95,11 +117,11 @@ def _load(names: list[str] | None, schema: Path | None, protocol_name: str) -> _
         tools += _from_json(Path(name)) if name.endswith(".json") else load_tools([name], None)
     specs, relaxations = [], []
     for spec in Toolbox(tools).specs:
-        enforced, left_out = enforceable(spec)
+        enforced, left_out = enforceable(spec, language)
         specs.append(enforced)
         relaxations += left_out
     turn = TurnSpec(tuple(specs), answer=True, insufficient=True)
-    grammar = protocol(protocol_name).grammar(turn, LLGuidanceEngine.language)
+    grammar = protocol(protocol_name).grammar(turn, language)
     return _Loaded(grammar, turn.tools, tuple(relaxations))
 
 

@@ -8,7 +8,7 @@ the legal, truncated set; only otherwise is a mask computed, and the same noise 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,17 @@ class Constraint(Protocol):
     def allows(self, token: int) -> bool: ...
 
     def mask(self) -> NDArray[np.bool_]: ...
+
+
+@runtime_checkable
+class Picky(Constraint, Protocol):
+    """A constraint whose masks are dear, and that can check some candidates for less."""
+
+    def legal(self, tokens: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of these tokens may come next."""
+
+
+LIKELIEST = 256  # candidates to check before the whole vocabulary, where masks are dear
 
 
 def check(sampling: Sampling) -> None:
@@ -70,6 +81,10 @@ class Sampler:
             candidate = int(scores.argmax())
             if constraint.allows(candidate) and (s.temperature == 0 or self._survives(candidate, logits)):
                 return candidate
+            if isinstance(constraint, Picky) and not self._truncates:
+                chosen = _best_legal(scores, constraint)
+                if chosen is not None:
+                    return chosen
         self.masks += 1
         legal = constraint.mask()
         if not legal.any():
@@ -80,6 +95,11 @@ class Sampler:
         if s.temperature > 0:
             legal = truncate(np.where(legal, logits, -np.inf), s)
         return int(np.where(legal, scores, -np.inf).argmax())
+
+    @property
+    def _truncates(self) -> bool:
+        s = self.sampling
+        return s.temperature > 0 and bool(s.top_k or s.min_p or s.top_p < 1)
 
     def _gumbel(self, n: int) -> Scores:
         # In double precision: single-precision draws are exactly 0 once in millions, which makes a
@@ -95,6 +115,19 @@ class Sampler:
         if s.top_k and np.count_nonzero(logits > logits[token]) >= s.top_k:
             return False
         return not (s.min_p and logits[token] < logits.max() + np.log(s.min_p))
+
+
+def _best_legal(scores: Scores, constraint: Picky) -> int | None:
+    """The legal token of the highest score, if it is among the likeliest; of equals the first, as `argmax`
+    has it. None where that can't be told from them."""
+    if len(scores) <= LIKELIEST:
+        return None
+    likeliest = np.sort(np.argpartition(scores, len(scores) - LIKELIEST)[len(scores) - LIKELIEST :])
+    legal = likeliest[constraint.legal(likeliest)]
+    if not len(legal):
+        return None
+    best = int(legal[scores[legal].argmax()])
+    return best if scores[best] > scores[likeliest].min() else None
 
 
 def truncate(logits: Scores, sampling: Sampling) -> NDArray[np.bool_]:

@@ -16,11 +16,13 @@ from localreact.decoding.loop import decode
 from localreact.decoding.samplers import Sampler
 from localreact.decoding.session import Model, Session
 from localreact.decoding.threads import default_threads
+from localreact.decoding.vocab import Vocab
 from localreact.endpoints.cards import ModelCard, card_for
 from localreact.endpoints.chat import TRANSCRIPT, ChatFormat, from_template
 from localreact.endpoints.reasoning import reasoning_of
-from localreact.engines.base import Matcher
+from localreact.engines.base import Engine, Matcher
 from localreact.engines.free import FreeMatcher, cut_at_stop
+from localreact.engines.gbnf import GbnfEngine
 from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.engines.reasoning import ReasoningEngine
 from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ModelError, UsageError
@@ -37,7 +39,7 @@ from localreact.types import (
     Usage,
 )
 
-ENGINES = ("llguidance", "free")
+ENGINES = ("llguidance", "gbnf", "free")
 
 
 class LlamaEndpoint:
@@ -48,7 +50,8 @@ class LlamaEndpoint:
         card: what is known of the model; by default the card that knows the file's own name.
         n_ctx: tokens of context; by default the card's, at most what the model was trained for.
         n_threads: by default the physical cores that the process may use.
-        engine: `llguidance`, or `free` for no grammar at all (to compare with).
+        engine: `llguidance`; `gbnf`, llama.cpp's own grammars; or `free` for no grammar at all (to compare
+            with).
 
     Raises:
         MissingPartError: llama-cpp-python isn't there.
@@ -88,7 +91,7 @@ class LlamaEndpoint:
             self._model.close()
             raise
         self.n_ctx = self._session.n_ctx
-        self._engine = LLGuidanceEngine.for_vocab(self._model.vocab) if engine == "llguidance" else None
+        self._engine = _engine(engine, self._model.vocab)
         self.languages: tuple[str, ...] = (self._engine.language,) if self._engine else ()
         self._reasoning = ReasoningEngine(self._model.vocab, self.reasoning) if self.reasoning else None
         self._completing = threading.Lock()
@@ -218,6 +221,12 @@ class LlamaEndpoint:
             if self._session.handle is None:
                 raise EndpointError(f"{self.name} is closed", "Open the model again.")
             yield
+
+
+def _engine(name: str, vocab: Vocab) -> Engine | None:
+    if name == "llguidance":
+        return LLGuidanceEngine.for_vocab(vocab)
+    return GbnfEngine(vocab) if name == "gbnf" else None
 
 
 def _release(session: Session, model: Model) -> None:

@@ -6,6 +6,7 @@ control characters are escaped, so that an escape is no disguise for a plain let
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable
 from typing import TypeAlias
@@ -66,6 +67,7 @@ def of(characters: Iterable[str]) -> Ranges:
     return union(tuple((ord(c), ord(c)) for c in characters))
 
 
+@functools.lru_cache(maxsize=4096)
 def in_string(ranges: Ranges) -> Node:
     """One of these characters, as a JSON string spells it."""
     if ranges == EVERY:

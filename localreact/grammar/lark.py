@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from localreact.types import JsonSchema
+from localreact.types import JsonSchema, ToolSpec, TurnSpec
 
 _ONE_GROUP = re.compile(r"\((?:[^()\\]|\\.)*\)", re.S)
 
@@ -61,6 +61,16 @@ def bounded(schema: JsonSchema, max_length: int) -> dict[str, Any]:
     """
     bounds: dict[str, Any] = _bounded(schema, max_length, close=not _combines(schema))
     return bounds
+
+
+def parameters(tool: ToolSpec, spec: TurnSpec) -> list[tuple[str, dict[str, Any], bool]]:
+    """A tool's parameters one by one: names, bounded schemas, and whether each is needed."""
+    schema = bounded(tool.parameters, spec.argument_max)
+    shared: dict[str, Any] = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    required = schema.get("required", ())
+    return [
+        (name, {**each, **shared}, name in required) for name, each in schema.get("properties", {}).items()
+    ]
 
 
 def _bounded(schema: Any, max_length: int, close: bool) -> Any:

@@ -259,7 +259,8 @@ class _Reader:
                     found.append(((low[0][0], high[0][0]),))
             else:
                 found.append(low)
-        members = union(*found)
+        both = _CLASSES["s"] in found and _CLASSES["S"] in found
+        members = EVERY if both else union(*found)
         return complement(members) if negated else members
 
     def _member(self) -> Ranges:

@@ -10,15 +10,12 @@ parameter; an argument is one line without `]`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 from localreact.errors import GrammarError, ProtocolError
-from localreact.grammar.lark import escaped, whole
 from localreact.protocols.base import Field
-from localreact.protocols.lines import LineProtocol, one_line
-from localreact.types import Finish, ToolCall, ToolSpec, Turn, TurnSpec
+from localreact.protocols.lines import LineProtocol, argument_of, one_line
+from localreact.types import Finish, LineBound, ToolCall, ToolSpec, Turn, TurnSpec
 
 _ACTION = re.compile(r"Action:[ \t]*([^\[\n]*?)[ \t]*\[([^\]\n]+)\]")
 _INSUFFICIENT = re.compile(r"insufficient[ ]*[:：][ ]*", re.I)
@@ -32,7 +29,7 @@ class BracketProtocol(LineProtocol):
     def signature(self, tool: str, names: str) -> str:
         return f"{tool}[{names}]"
 
-    def rules(self, spec: TurnSpec) -> Mapping[str, Any]:
+    def check(self, spec: TurnSpec) -> None:
         for tool in spec.tools:
             if _parameter(tool) is None:
                 raise GrammarError(
@@ -45,7 +42,17 @@ class BracketProtocol(LineProtocol):
                 "an answer with a schema can't be written in the bracket protocol",
                 "Use the json, text or call protocol.",
             )
-        return {"argument": partial(_argument, spec)}
+
+    def bounds(self, spec: TurnSpec) -> tuple[LineBound, ...]:
+        lengths: dict[str, tuple[int, int]] = {}
+        for tool in spec.tools:  # some stand there in pieces
+            _, least, most = argument_of(tool, spec)
+            known = lengths.get(tool.name, (least, most))
+            lengths[tool.name] = min(least, known[0]), max(most, known[1])
+        calls = [LineBound(f"Action: {name}[", *length, "]") for name, length in lengths.items()]
+        endings = [LineBound("Action: finish[", 1, spec.answer_max, "]")] * spec.answer
+        missing = [LineBound("Action: finish[insufficient: ", 1, spec.answer_max, "]")] * spec.insufficient
+        return (*super().bounds(spec), *calls, *endings, *missing)
 
     def write_call(self, call: ToolCall) -> str:
         return f"Action: {call.tool}[{_inner(next(iter(call.arguments.values()), ''))}]"
@@ -95,19 +102,6 @@ def _parameter(tool: ToolSpec) -> str | None:
     if len(properties) != 1 or not names or properties[names[0]].get("type") != "string":
         return None
     return str(names[0])
-
-
-def _argument(spec: TurnSpec, tool: ToolSpec) -> str:
-    """What a tool's argument is, within what any bracket argument is."""
-    schema: Mapping[str, Any] = next(iter(tool.parameters["properties"].values()))
-    least, most = max(1, schema.get("minLength", 1)), schema.get("maxLength", spec.argument_max)
-    terminal = f"/[^\\x00-\\x1f\\x7f\\]]{{{least},{most}}}/ & FREE"
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    if values is not None:
-        return f"{terminal} & /{'|'.join(escaped(str(value)) for value in values)}/"
-    if "pattern" in schema:
-        return f"{terminal} & /{whole(schema['pattern'])}/"
-    return terminal
 
 
 def _inner(text: object) -> str:

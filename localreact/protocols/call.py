@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from localreact.errors import GrammarError, ProtocolError
-from localreact.grammar import lark
 from localreact.protocols.base import Field, answered
 from localreact.protocols.lines import LineProtocol
 from localreact.protocols.strict_json import load_beginning, load_value, raw_controls
@@ -31,8 +29,15 @@ class CallProtocol(LineProtocol):
     name = "call"
     how_to = 'one action, such as tool(name="value"), or Finish("answer")'
 
-    def rules(self, spec: TurnSpec) -> Mapping[str, Any]:
-        return {"keywords": partial(_keywords, spec)}
+    def check(self, spec: TurnSpec) -> None:
+        for tool in spec.tools:
+            for name, each in tool.parameters.get("properties", {}).items():
+                if not re.fullmatch(r"[^\W\d]\w*", name) or not isinstance(each, dict):
+                    raise GrammarError(
+                        f"tool {tool.name!r} can't be called in the call protocol: /properties/{name} is "
+                        "no keyword",
+                        "Use the json or text protocol, or leave the tool out.",
+                    )
 
     def write_call(self, call: ToolCall) -> str:
         given = ", ".join(f"{name}={_dumps(value)}" for name, value in call.arguments.items())
@@ -124,29 +129,3 @@ def _arguments(text: str, at: int) -> tuple[list[Any], dict[str, Any], int]:
 def _after_space(text: str, at: int) -> int:
     found = _SPACE.match(text, at)
     return found.end() if found else at
-
-
-def _keywords(spec: TurnSpec, rule: str, tool: ToolSpec) -> str:
-    """Rules for keyword arguments in the schema's order, those not required left out or not.
-
-    `RULE` begins; `RULE_first_N` stands before parameter N while none was written, `RULE_more_N` after one.
-    """
-    schema = lark.bounded(tool.parameters, spec.argument_max)
-    properties: dict[str, Any] = schema.get("properties", {})
-    required = schema.get("required", ())
-    shared: dict[str, Any] = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    lines = [f"{rule}: {rule}_first_0"]
-    for number, (name, each) in enumerate(properties.items()):
-        if not re.fullmatch(r"[^\W\d]\w*", name) or not isinstance(each, dict):
-            raise GrammarError(
-                f"tool {tool.name!r} can't be called in the call protocol: /properties/{name} is no keyword",
-                "Use the json or text protocol, or leave the tool out.",
-            )
-        following = f"{rule}_more_{number + 1}"
-        lines.append(f"{rule}_value_{number}: {lark.json_rule({**each, **shared})}")
-        for state, comma in (("first", ""), ("more", ", ")):
-            written = f"{lark.literal(f'{comma}{name}=')} {rule}_value_{number} {following}"
-            left_out = "" if name in required else f" | {rule}_{state}_{number + 1}"
-            lines.append(f"{rule}_{state}_{number}: {written}{left_out}")
-    lines += [f'{rule}_{state}_{len(properties)}: ""' for state in ("first", "more")]
-    return "\n".join(lines)

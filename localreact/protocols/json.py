@@ -25,8 +25,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from localreact.errors import GrammarError, ProtocolError, UsageError
-from localreact.grammar import lark, quotes
+from localreact.errors import ProtocolError, UsageError
+from localreact.grammar import quotes
+from localreact.grammar.languages import Writer, writer
+from localreact.grammar.lark import bounded
 from localreact.grammar.templates import template
 from localreact.protocols.base import (
     TurnReader,
@@ -112,28 +114,27 @@ class JsonProtocol:
 
     def grammar(self, spec: TurnSpec, language: str) -> TurnGrammar:
         check_citations(spec, "json", language, cites=True)
-        if language != "lark":
-            raise GrammarError(f"the json protocol can't be written in {language!r} yet")
-        thought = _Rule("thought")
-        text = template("json.lark").render(
+        parts, thought = writer(language, spec, protocol="json", compact=self.compact), _Rule("thought")
+        text = template(f"json.{language}").render(
             spec=spec,
             tools=spec.tools,
             turns=turn_rules(spec),
             rule=_Rule,
-            call=lambda name, arguments: self._rules(self._call_fields(thought, name, arguments)),
-            finish=lambda **ending: self._rules(self._finish_fields(thought, ending)),
-            json=lambda schema: lark.json_rule(schema, compact=self.compact),
-            bounded=lark.bounded,
+            call=lambda name, arguments: self._rules(self._call_fields(thought, name, arguments), parts),
+            finish=lambda **ending: self._rules(self._finish_fields(thought, ending), parts),
+            json=parts.json,
+            bounded=bounded,
             answer=answer_schema(spec),
-            literal=lark.literal,
+            literal=parts.literal,
             stretch=quotes.stretch,
             comma="," if self.compact else ", ",
             head=lambda step: self._dumps({"step": step, "quote": ""})[:-2],
+            **parts.helpers,
         )
-        return TurnGrammar("lark", text)
+        return TurnGrammar(language, text)
 
-    def _rules(self, fields: Mapping[str, Any]) -> str:
-        """An object as Lark: literals, and the names of rules where values are free."""
+    def _rules(self, fields: Mapping[str, Any], writer: Writer) -> str:
+        """An object as literals, and the names of rules where values are free."""
         marks: list[str] = []
 
         def hold(value: Any) -> Any:
@@ -143,10 +144,10 @@ class JsonProtocol:
             return {k: hold(v) for k, v in value.items()} if isinstance(value, dict) else value
 
         parts = self._dumps({key: hold(value) for key, value in fields.items()}).split('"\\u0000')
-        rendered = [lark.literal(parts[0])]
+        rendered = [writer.literal(parts[0])]
         for part in parts[1:]:
             index, rest = part.split('\\u0000"', 1)
-            rendered += [marks[int(index)], lark.literal(rest)]
+            rendered += [marks[int(index)], writer.literal(rest)]
         return " ".join(rendered)
 
     # --- reading it

@@ -13,12 +13,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from localreact.errors import GrammarError, ProtocolError, UsageError
-from localreact.grammar import lark, quotes
-from localreact.grammar.markers import DEFAULT_MARKERS, OWN_MARKERS, marker_pattern, marker_words
+from localreact.errors import ProtocolError, UsageError
+from localreact.grammar import quotes
+from localreact.grammar.languages import writer
+from localreact.grammar.lark import bounded, parameters
+from localreact.grammar.markers import DEFAULT_MARKERS, OWN_MARKERS, marker_pattern
 from localreact.grammar.templates import template
 from localreact.protocols.base import Field, TurnReader, answer_schema, check_citations, turn_rules
-from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
+from localreact.types import (
+    Finish,
+    LineBound,
+    Observation,
+    Segment,
+    ToolCall,
+    ToolSpec,
+    Turn,
+    TurnGrammar,
+    TurnSpec,
+)
 
 _THOUGHT = re.compile(r"\s*Thought:[ \t]*([^\n]*)\n(.*)", re.S)
 
@@ -79,23 +91,25 @@ class LineProtocol(ABC):
 
     def grammar(self, spec: TurnSpec, language: str) -> TurnGrammar:
         check_citations(spec, self.name, language, self.cites)
-        if language != "lark":
-            raise GrammarError(f"the {self.name} protocol can't be written in {language!r} yet")
-        text = template(f"{self.name}.lark").render(
+        self.check(spec)
+        parts = writer(language, spec, protocol=self.name, markers=self.markers)
+        text = template(f"{self.name}.{language}").render(
             spec=spec,
             tools=spec.tools,
             turns=turn_rules(spec),
-            literal=lark.literal,
-            json=lark.json_rule,
-            bounded=lark.bounded,
+            literal=parts.literal,
+            json=parts.json,
+            bounded=bounded,
             answer=answer_schema(spec),
-            markers=marker_words(self.markers),
             stretch=quotes.stretch,
             comma=", ",
             head='{{"step": {}, "quote": "'.format,
-            **self.rules(spec),
+            keywords=lambda rule, tool: parts.keywords(rule, parameters(tool, spec)),
+            argument=lambda tool: parts.argument(*argument_of(tool, spec)),
+            **parts.helpers,
         )
-        return TurnGrammar("lark", text)
+        # Lark counts the characters of these lines itself.
+        return TurnGrammar(language, text, () if language == "lark" else self.bounds(spec))
 
     def parse(self, text: str, tools: Sequence[ToolSpec] = (), structured: bool = False) -> Turn:
         found = _split(text)
@@ -115,13 +129,15 @@ class LineProtocol(ABC):
         thought, newline, action = text.removeprefix("Thought: ").partition("\n")
         return {"thought": thought, **(self.read_beginning(action) if newline else {})}
 
-    def rules(self, spec: TurnSpec) -> Mapping[str, Any]:
-        """What the template needs beyond what all have.
-
+    def check(self, spec: TurnSpec) -> None:  # noqa: B027  (some call any tool)
+        """
         Raises:
             GrammarError: a tool that this protocol can't call.
         """
-        return {}
+
+    def bounds(self, spec: TurnSpec) -> tuple[LineBound, ...]:
+        """The bounds of the lines that hold no JSON."""
+        return (LineBound("Thought: ", spec.thought_min, spec.thought_max),)
 
     def signature(self, tool: str, names: str) -> str:
         return f"{tool}({names})"
@@ -171,3 +187,9 @@ def _split(text: str) -> re.Match[str]:
 
 def one_line(text: str) -> str:
     return " ".join(text.splitlines())
+
+
+def argument_of(tool: ToolSpec, spec: TurnSpec) -> tuple[Mapping[str, Any], int, int]:
+    """The schema of a tool's argument, and how many characters it has: at least, and at most."""
+    schema: Mapping[str, Any] = next(iter(tool.parameters["properties"].values()))
+    return schema, max(1, schema.get("minLength", 1)), schema.get("maxLength", spec.argument_max)

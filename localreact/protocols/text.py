@@ -23,7 +23,7 @@ from localreact.errors import ProtocolError
 from localreact.protocols.base import Field, answered, evidence_of, plain_evidence
 from localreact.protocols.lines import LineProtocol, one_line
 from localreact.protocols.strict_json import load_object, load_value, raw_controls
-from localreact.types import Finish, ToolCall, ToolSpec, Turn
+from localreact.types import Finish, LineBound, ToolCall, ToolSpec, Turn, TurnSpec
 
 _CALL = re.compile(r"Action:[ \t]*([^\n]*?)[ \t]*\nAction Input:(.*)", re.S)
 _EVIDENCE = re.compile(r"Evidence:[ \t]*")
@@ -36,6 +36,11 @@ class TextProtocol(LineProtocol):
     name = "text"
     how_to = "one action with its input as JSON, or the final answer"
     cites = True
+
+    def bounds(self, spec: TurnSpec) -> tuple[LineBound, ...]:
+        text = spec.answer and spec.answer_schema is None
+        endings = ["Final Answer: "] * text + ["Insufficient: "] * spec.insufficient
+        return (*super().bounds(spec), *(LineBound(each, 1, spec.answer_max) for each in endings))
 
     def write_call(self, call: ToolCall) -> str:
         return f"Action: {call.tool}\nAction Input: {json.dumps(dict(call.arguments), ensure_ascii=False)}"

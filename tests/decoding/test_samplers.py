@@ -25,13 +25,20 @@ class Fixed:
     """A constraint with one mask."""
 
     def __init__(self, legal: NDArray[np.bool_]) -> None:
-        self.legal = legal
+        self.flags = legal
 
     def allows(self, token: int) -> bool:
-        return bool(self.legal[token])
+        return bool(self.flags[token])
 
     def mask(self) -> NDArray[np.bool_]:
-        return self.legal
+        return self.flags
+
+
+class Dear(Fixed):
+    """A constraint that would rather check a few candidates than make a mask."""
+
+    def legal(self, tokens: NDArray[np.intp]) -> NDArray[np.bool_]:
+        return np.asarray(self.mask()[tokens])
 
 
 def expected(sampling: Sampling) -> NDArray[np.float64]:
@@ -81,6 +88,32 @@ def test_candidate_first_and_mask_first_choose_the_same_tokens(sampling: Samplin
     assert always.masks == 500
     if sampling.top_p == 1:
         assert first.masks < 500
+
+
+@pytest.mark.parametrize("sampling", SETTINGS)
+@pytest.mark.parametrize("share", [0.3, 0.02, 0.001])
+def test_checking_the_likeliest_first_chooses_the_same_tokens(sampling: Sampling, share: float) -> None:
+    random = np.random.default_rng(2)
+    first, always = Sampler(sampling), Sampler(sampling, candidate_first=False)
+    for _ in range(200):
+        logits = np.round(random.normal(0, 3, 2000), 1).astype(np.float32)  # with ties
+        legal = random.random(2000) < share
+        legal[0] = True
+        assert first.choose(logits, Dear(legal)) == always.choose(logits, Fixed(legal))
+    if share == 0.3 and not first._truncates:
+        assert first.masks == 0
+
+
+def test_the_likeliest_first_are_drawn_from_the_same_distribution() -> None:
+    legal = np.zeros(1000, np.bool_)
+    legal[:8] = LEGAL
+    logits = np.concatenate([LOGITS, np.full(992, -3, np.float32)])
+    sampler, draws = Sampler(Sampling(temperature=1.0)), 20_000
+    counts = np.bincount([sampler.choose(logits, Dear(legal)) for _ in range(draws)], minlength=1000)
+    wanted = expected(Sampling(temperature=1.0)) * draws
+    assert counts[~legal].sum() == 0
+    assert (((counts[:8] - wanted) ** 2)[LEGAL] / wanted[LEGAL]).sum() < 25
+    assert sampler.masks < draws / 2
 
 
 def test_the_same_seed_gives_the_same_tokens_and_another_does_not() -> None:

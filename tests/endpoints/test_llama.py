@@ -11,8 +11,11 @@ from localreact.endpoints.cards import cards
 from localreact.endpoints.llama import LlamaEndpoint, fingerprint
 from localreact.endpoints.resolve import open_endpoint
 from localreact.engines.free import cut_at_stop
+from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.errors import GrammarError, LocalReactError, MissingPartError, ModelError, UsageError
-from localreact.types import Limits, Prompt, Sampling, Segment, TurnGrammar
+from localreact.protocols import PROTOCOLS, protocol
+from localreact.types import Limits, Prompt, Sampling, Segment, TurnGrammar, TurnSpec
+from tests.specs import one_string
 from tests.tiny import write_tiny_gguf
 
 
@@ -128,8 +131,8 @@ def test_control_tokens_are_never_legal_inside_a_string(smollm2: LlamaEndpoint, 
 
 def test_a_grammar_is_compiled_once_and_every_turn_starts_at_its_beginning(tiny: LlamaEndpoint) -> None:
     grammar = TurnGrammar("lark", 'start: "x" ("y" | "z")')
-    compiled = tiny._engine._compiled if tiny._engine else None
-    assert compiled is not None
+    assert isinstance(tiny._engine, LLGuidanceEngine)
+    compiled = tiny._engine._compiled
     before = compiled.cache_info().misses
     for _ in range(3):
         matcher = tiny._start(grammar, ())
@@ -140,7 +143,7 @@ def test_a_grammar_is_compiled_once_and_every_turn_starts_at_its_beginning(tiny:
 
 def test_a_failed_lexer_is_not_kept_for_the_next_turn(tiny: LlamaEndpoint) -> None:
     grammar = TurnGrammar("lark", 'start: "failing" "x"')
-    assert tiny._engine is not None
+    assert isinstance(tiny._engine, LLGuidanceEngine)
     matcher = tiny._start(grammar, ())
     assert tiny._engine._compiled.cache_info().currsize > 0
     with pytest.raises(GrammarError):
@@ -163,3 +166,28 @@ def test_a_fork_goes_its_own_way(tiny: LlamaEndpoint) -> None:
 def test_errors_say_what_to_do_next() -> None:
     error = LocalReactError("it broke", "mend it")
     assert str(error) == "it broke\nmend it"
+
+
+def test_llama_cpps_own_grammars_hold_a_turn(tiny_gguf: Path) -> None:
+    endpoint = LlamaEndpoint(tiny_gguf, n_threads=1, engine="gbnf")
+    try:
+        assert endpoint.languages == ("gbnf",)
+        spec = TurnSpec(tools=(one_string("echo", "text"),), thought_max=30, argument_max=20, answer_max=20)
+        for name in PROTOCOLS:
+            writing = endpoint.complete(
+                Prompt((Segment("Say hello."),)),
+                protocol(name).grammar(spec, "gbnf"),
+                Limits(400),
+                Sampling(temperature=1.0, seed=3),
+            )
+            while True:
+                try:
+                    next(writing)
+                except StopIteration as finished:
+                    completion = finished.value
+                    break
+            assert completion.stop in ("complete", "eog")
+            protocol(name).parse(completion.text, spec.tools)  # raises unless it is one turn
+            assert completion.usage.forced == 0
+    finally:
+        endpoint.close()

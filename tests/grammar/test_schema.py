@@ -2,29 +2,38 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from typing import Any, Literal, Optional
 
 import pytest
 from pydantic import BaseModel, Field
 
 from localreact import tool
+from localreact.engines import gbnf_text
 from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.errors import GrammarError
 from localreact.grammar.schema import enforceable
 from localreact.protocols import JsonProtocol
-from localreact.types import JsonSchema, ToolCall, ToolSpec, TurnSpec
+from localreact.types import JsonSchema, ToolCall, ToolSpec, TurnGrammar, TurnSpec
 
-ENGINE = LLGuidanceEngine.over_bytes()
+LANGUAGES = ("lark", "gbnf")
+TAKES = {"lark": LLGuidanceEngine.over_bytes().accepts, "gbnf": gbnf_text.accepts}
 
 
-def accepts(schema: JsonSchema, *values: Any) -> list[bool]:
-    """Which values the turn's grammar admits as arguments of a tool with such a schema."""
-    spec, _ = enforceable(ToolSpec("t", "", schema))
-    grammar = JsonProtocol().grammar(TurnSpec((spec,)), "lark")
-    return [
-        ENGINE.accepts(grammar, JsonProtocol().write(ToolCall("I call the tool.", "t", value)))
-        for value in values
-    ]
+def grammar_of(schema: JsonSchema, language: str) -> TurnGrammar:
+    spec, _ = enforceable(ToolSpec("t", "", schema), language)
+    return JsonProtocol().grammar(TurnSpec((spec,)), language)
+
+
+def accepts(schema: JsonSchema, *values: Any, languages: Sequence[str] = LANGUAGES) -> list[bool]:
+    """Which values the turn's grammar admits as arguments of a tool with such a schema, in every language."""
+    texts = [JsonProtocol().write(ToolCall("I call the tool.", "t", value)) for value in values]
+    decisions = []
+    for language in languages:
+        grammar = grammar_of(schema, language)
+        decisions.append([TAKES[language](grammar, text) for text in texts])
+    assert all(each == decisions[0] for each in decisions)
+    return decisions[0]
 
 
 def only(name: str, schema: Any, **more: Any) -> dict[str, Any]:
@@ -60,7 +69,7 @@ def test_large_bounds_compile_at_once(schema: dict[str, Any]) -> None:
 
 def test_large_bounds_hold() -> None:
     schema = only("a", {"type": "string", "maxLength": 5000})
-    assert accepts(schema, {"a": "x" * 5000}, {"a": "x" * 5001}) == [True, False]
+    assert accepts(schema, {"a": "x" * 5000}, {"a": "x" * 5001}, languages=["lark"]) == [True, False]
     items = only("a", {"type": "array", "maxItems": 50, "items": {"type": "integer"}})
     assert accepts(items, {"a": [1] * 50}, {"a": [1] * 51}) == [True, False]
 
@@ -130,31 +139,33 @@ def test_integer_bounds_and_spelling() -> None:
     good = [-3, 0, 7, 9007199254740991]
     assert all(accepts(schema, *({"n": n} for n in good)))
     assert not any(accepts(schema, {"n": -4}, {"n": 9007199254740992}, {"n": 1.5}))
-    grammar = JsonProtocol().grammar(TurnSpec((ToolSpec("t", "", schema),)), "lark")
     text = JsonProtocol().write(ToolCall("I call the tool.", "t", {"n": 1}))
-    assert ENGINE.accepts(grammar, text)
-    assert not ENGINE.accepts(grammar, text.replace('"n": 1', '"n": 01'))
+    for language, takes in TAKES.items():
+        assert takes(grammar_of(schema, language), text)
+        assert not takes(grammar_of(schema, language), text.replace('"n": 1', '"n": 01'))
 
 
 def test_slashes_and_control_characters() -> None:
     constant = only("a", {"const": 'a/b"c\\d'})
     assert accepts(constant, {"a": 'a/b"c\\d'}, {"a": "a/b"}) == [True, False]
     free = only("a", {"type": "string"})
-    grammar = JsonProtocol().grammar(TurnSpec((ToolSpec("t", "", free),)), "lark")
     text = JsonProtocol().write(ToolCall("I call the tool.", "t", {"a": "x/y"}))
-    assert ENGINE.accepts(grammar, text)
-    for raw in ("\n", "\t", "\x01", "\\/", "\\u0041"):
-        assert not ENGINE.accepts(grammar, text.replace("x/y", f"x{raw}y"))
+    for language, takes in TAKES.items():
+        grammar = grammar_of(free, language)
+        assert takes(grammar, text)
+        for raw in ("\n", "\t", "\x01", "\\/", "\\u0041"):
+            assert not takes(grammar, text.replace("x/y", f"x{raw}y"))
 
 
 @pytest.mark.parametrize("space", ["  ", "\n", "\t", " \n "])
 def test_no_whitespace_but_one_space_after_colon_and_comma(space: str) -> None:
     schema = only("a", {"type": "array", "items": {"type": "integer"}})
-    grammar = JsonProtocol().grammar(TurnSpec((ToolSpec("t", "", schema),)), "lark")
     text = JsonProtocol().write(ToolCall("I call the tool.", "t", {"a": [1, 2]}))
-    assert ENGINE.accepts(grammar, text)
-    for place in (": [", ", 2", "[1", "]}", '": "'):
-        assert not ENGINE.accepts(grammar, text.replace(place, place[0] + space + place[1:].lstrip(), 1))
+    for language, takes in TAKES.items():
+        grammar = grammar_of(schema, language)
+        assert takes(grammar, text)
+        for place in (": [", ", 2", "[1", "]}", '": "'):
+            assert not takes(grammar, text.replace(place, place[0] + space + place[1:].lstrip(), 1))
 
 
 @pytest.mark.parametrize(
@@ -189,6 +200,7 @@ def test_what_is_held_of_a_schema(schema: dict[str, Any], good: Any, bad: Any) -
     ("schema", "pointer", "keyword"),
     [
         ({"not": {"type": "string"}}, "/properties/v", "not"),
+        ({"type": "string", "pattern": '^[^"]+$'}, "/properties/v", "pattern"),  # llguidance takes \"
         ({"type": "array", "uniqueItems": True}, "/properties/v", "uniqueItems"),
         ({"type": "array", "items": {"type": "string", "format": "iri"}}, "/properties/v/items", "format"),
         ({"if": {"type": "string"}}, "/properties/v", "if"),

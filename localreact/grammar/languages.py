@@ -1,0 +1,162 @@
+"""The languages that turn grammars are written in: what a protocol's template needs of each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from localreact.errors import GrammarError
+from localreact.grammar import gbnf, lark, patterns
+from localreact.grammar.characters import Ranges, complement, intersection, of, union
+from localreact.grammar.marker_rules import marker_rules
+from localreact.grammar.markers import marker_pattern, marker_words
+from localreact.grammar.nodes import NOTHING, alt, seq
+from localreact.grammar.rules import Chars, Node, Text
+from localreact.grammar.schema_rules import SchemaRules
+from localreact.types import JsonSchema, TurnSpec
+
+PLAIN: Ranges = complement(union(((0, 0x1F), (0x7F, 0x7F)), of("]:：")))
+"""Printable characters that neither end a bracket argument nor could be part of a marker's end."""
+
+
+class Writer(Protocol):
+    """Writes the parts of one grammar. `helpers` are for the template alone."""
+
+    language: str
+
+    @property
+    def helpers(self) -> dict[str, Any]: ...
+
+    def literal(self, text: str) -> str:
+        """Exactly this text."""
+
+    def json(self, schema: JsonSchema) -> str:
+        """The right side of a rule for values of a schema, in the one spelling that turns have."""
+
+    def keywords(self, rule: str, parameters: Sequence[tuple[str, JsonSchema, bool]]) -> str:
+        """Rules for keyword arguments in their order: names, schemas, and whether each is needed."""
+
+    def argument(self, schema: JsonSchema, least: int, most: int) -> str:
+        """The right side of a rule for a bracket argument: a line without a marker or a bracket that fits
+        the schema of a string."""
+
+
+class LarkWriter:
+    language = "lark"
+
+    def __init__(self, spec: TurnSpec, compact: bool, markers: Sequence[str]) -> None:
+        self._compact = compact
+        self.helpers: dict[str, Any] = {"markers": marker_words(markers)}
+
+    def literal(self, text: str) -> str:
+        return lark.literal(text)
+
+    def json(self, schema: JsonSchema) -> str:
+        return lark.json_rule(schema, compact=self._compact)
+
+    def keywords(self, rule: str, parameters: Sequence[tuple[str, JsonSchema, bool]]) -> str:
+        """`RULE` begins; `RULE_first_N` stands before parameter N while none was written, `RULE_more_N`
+        after one."""
+        lines = [f"{rule}: {rule}_first_0"]
+        for number, (name, schema, needed) in enumerate(parameters):
+            following = f"{rule}_more_{number + 1}"
+            lines.append(f"{rule}_value_{number}: {self.json(schema)}")
+            for state, comma in (("first", ""), ("more", ", ")):
+                written = f"{self.literal(f'{comma}{name}=')} {rule}_value_{number} {following}"
+                left_out = "" if needed else f" | {rule}_{state}_{number + 1}"
+                lines.append(f"{rule}_{state}_{number}: {written}{left_out}")
+        lines += [f'{rule}_{state}_{len(parameters)}: ""' for state in ("first", "more")]
+        return "\n".join(lines)
+
+    def argument(self, schema: JsonSchema, least: int, most: int) -> str:
+        terminal = f"/[^\\x00-\\x1f\\x7f\\]]{{{least},{most}}}/ & FREE"
+        if (values := _values(schema)) is not None:
+            return f"{terminal} & /{'|'.join(map(lark.escaped, values))}/"
+        if "pattern" in schema:
+            return f"{terminal} & /{lark.whole(schema['pattern'])}/"
+        return terminal
+
+
+class GbnfWriter:
+    """Schemas become rules, which `definitions` writes at the end of the template."""
+
+    language = "gbnf"
+
+    def __init__(self, spec: TurnSpec, compact: bool, markers: Sequence[str]) -> None:
+        longest = max(spec.thought_max, spec.argument_max, spec.answer_max)
+        if longest > gbnf.MOST_COUNTED:
+            raise GrammarError(
+                f"GBNF can't bound a string at {longest:,} characters: it counts to {gbnf.MOST_COUNTED:,}",
+                "Ask for lower bounds, or use the engine llguidance.",
+            )
+        self._schemas = SchemaRules(compact=compact, most_counted=gbnf.MOST_COUNTED, prefix="json-")
+        self._markers = tuple(markers)
+        self._free: dict[str, str] = {}
+        self.helpers: dict[str, Any] = {"free": self._free_text, "definitions": self._definitions}
+
+    def literal(self, text: str) -> str:
+        return gbnf.literal(text)
+
+    def json(self, schema: JsonSchema) -> str:
+        return gbnf.expression(self._schemas.add(schema))
+
+    def keywords(self, rule: str, parameters: Sequence[tuple[str, JsonSchema, bool]]) -> str:
+        book = self._schemas.book
+        members = [
+            (seq(Text(f"{name}="), self._schemas.add(schema)), needed) for name, schema, needed in parameters
+        ]
+        return f"{rule} ::= {gbnf.expression(book.members(members, NOTHING))}"
+
+    def argument(self, schema: JsonSchema, least: int, most: int) -> str:
+        """Its length is counted by the engine. Where a pattern has to hold too, colons are left out."""
+        if (values := _values(schema)) is not None:
+            found = marker_pattern(self._markers)
+            return gbnf.expression(
+                alt(Text(v) for v in values if v.isprintable() and "]" not in v and not found.search(v))
+            )
+        if "pattern" in schema:
+            try:
+                tree = patterns.parse(schema["pattern"])
+            except GrammarError:
+                return self._free_text("inner", "]")  # checked after the turn
+            return gbnf.expression(patterns.written(tree, lambda ranges: _chars(intersection(ranges, PLAIN))))
+        return self._free_text("inner", "]")
+
+    def _free_text(self, name: str, without: str = "") -> str:
+        """The name of a rule for text without a marker, and without some characters."""
+        self._free[name] = _marker_definitions(name, without, self._markers)
+        return name
+
+    def _definitions(self) -> str:
+        return "\n".join([gbnf.definitions(gbnf.named(self._schemas.book.rules)), *self._free.values()])
+
+
+@functools.lru_cache(maxsize=64)
+def _marker_definitions(name: str, without: str, markers: tuple[str, ...]) -> str:
+    return gbnf.definitions(marker_rules(name, without, markers))
+
+
+def _values(schema: JsonSchema) -> list[str] | None:
+    """The only texts that fit, where there are such."""
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    return None if values is None else [str(value) for value in values]
+
+
+def _chars(ranges: Ranges) -> Node:
+    return Chars(ranges) if ranges else NOTHING
+
+
+WRITERS: dict[str, type[LarkWriter] | type[GbnfWriter]] = {"lark": LarkWriter, "gbnf": GbnfWriter}
+
+
+def writer(
+    language: str, spec: TurnSpec, *, protocol: str, compact: bool = False, markers: Sequence[str] = ()
+) -> LarkWriter | GbnfWriter:
+    """
+    Raises:
+        GrammarError: turns can't be written in that language.
+    """
+    if language not in WRITERS:
+        raise GrammarError(f"the {protocol} protocol can't be written in {language!r}")
+    return WRITERS[language](spec, compact, markers)

@@ -1,0 +1,88 @@
+"""Marker-free lines as rules, for languages that have no "but not".
+
+An automaton follows the words of all markers at once (the subset construction of Aho and Corasick's
+matching); a rule stands for each of its states. Characters go on from state to state; in a state in which a
+marker's words have just ended, no colon is legal.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import deque
+from collections.abc import Iterable
+
+from localreact.grammar.characters import Ranges, complement, intersection, of, union
+from localreact.grammar.markers import DEFAULT_MARKERS
+from localreact.grammar.nodes import alt, seq
+from localreact.grammar.rules import Chars, Node, Ref, Repeat
+
+_COLONS = ":："
+_CONTROL: Ranges = ((0, 0x1F), (0x7F, 0x7F))
+
+State = frozenset[tuple[str, int]]
+"""Markers of which a beginning of some length was just read."""
+
+
+def marker_rules(name: str, without: str = "", markers: Iterable[str] = DEFAULT_MARKERS) -> dict[str, Node]:
+    """Rules for text of printable characters that holds no marker, and none of the characters `without`:
+    NAME is such text, with at least one character.
+
+    The automaton (NAME-N) only follows what a colon ends; what comes after the last colon is free. So for
+    most tokens, which hold no colon, llama.cpp has to look at one set of characters only.
+    """
+    words = tuple(" ".join(marker.lower().split()) for marker in markers)
+    letters = sorted({letter for word in words for letter in word} - {" "})
+    allowed = complement(union(_CONTROL, of(without)))
+    sets = {letter: intersection(_any_case(letter), allowed) for letter in letters}
+    sets[" "] = of(" ")
+    plain = intersection(complement(union(of(_COLONS), *sets.values())), allowed)
+    no_colon, rest = Chars(intersection(complement(of(_COLONS)), allowed)), Ref(f"{name}-rest")
+    start: State = frozenset()
+    # llama.cpp looks at the last alternative first.
+    rules: dict[str, Node] = {
+        name: alt([Ref(f"{name}-0"), seq(no_colon, rest)]),
+        f"{name}-any": alt([Ref(f"{name}-0"), rest]),
+        f"{name}-rest": Repeat(no_colon),
+    }
+    numbers, todo = {start: 0}, deque([start])
+    while todo:
+        state = todo.popleft()
+        targets: dict[State, Ranges] = {start: plain}
+        for letter, characters in sets.items():
+            after = _after(state, letter, words)
+            targets[after] = union(targets.get(after, ()), characters)
+        options: list[Node] = []
+        for target, characters in targets.items():
+            if target not in numbers:
+                numbers[target] = len(numbers)
+                todo.append(target)
+            options.append(seq(Chars(characters), Ref(f"{name}-{numbers[target]}")))
+        if not any(length == len(word) for word, length in state):
+            options.append(seq(Chars(of(_COLONS)), Ref(f"{name}-any")))
+        rules[f"{name}-{numbers[state]}"] = alt(options)
+    return rules
+
+
+def _after(state: State, letter: str, words: tuple[str, ...]) -> State:
+    """Blanks may come in any number where a marker has one, and before its colon."""
+    found = set()
+    for word, length in (*state, *((word, 0) for word in words)):
+        if word[length : length + 1] == letter:
+            found.add((word, length + 1))
+        elif letter == " " and (length == len(word) or word[length - 1 : length] == " ") and length:
+            found.add((word, length))
+    return frozenset(found)
+
+
+@functools.cache
+def _any_case(letter: str) -> Ranges:
+    """The letter in any case, as Python's `re` has it (which knows more than two for some)."""
+    return of({letter, *re.findall(f"(?i:{re.escape(letter)})", _cased())})
+
+
+@functools.cache
+def _cased() -> str:
+    """All characters that have cases, by way of which one may stand for another."""
+    characters = map(chr, (*range(0xD800), *range(0xE000, 0x20000)))
+    return "".join(c for c in characters if c.lower() != c or c.upper() != c)

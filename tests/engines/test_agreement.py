@@ -1,0 +1,62 @@
+"""The engines agree with each other and with JSON Schema on what a tool may be called with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from localreact.decoding.session import Model
+from localreact.engines.gbnf import GbnfEngine
+from localreact.engines.llguidance import LLGuidanceEngine
+from localreact.grammar.lark import bounded
+from localreact.grammar.schema import enforceable
+from localreact.protocols import JsonProtocol
+from localreact.types import Segment, ToolCall, ToolSpec, TurnGrammar, TurnSpec
+from tests.schemas import Case, cases
+
+CASES = list(cases())
+LLGUIDANCE = LLGuidanceEngine.over_bytes()
+
+
+@pytest.fixture(scope="module")
+def gbnf(tiny_gguf: Path) -> GbnfEngine:
+    return GbnfEngine(Model(tiny_gguf).vocab)
+
+
+def takes(engine: GbnfEngine, grammar: TurnGrammar, text: str) -> bool:
+    matcher = engine.start(grammar)
+    for token in engine.vocab.encode([Segment(text)]):
+        if not matcher.allows(token):
+            return False
+        matcher.accept([token])
+    return matcher.done
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_engines_and_validation_agree(gbnf: GbnfEngine, case: Case) -> None:
+    spec = ToolSpec("t", "", case.schema)
+    decisions = {}
+    for language in ("lark", "gbnf"):
+        enforced, left_out = enforceable(spec, language)
+        assert not left_out
+        decisions[language] = JsonProtocol().grammar(TurnSpec((enforced,), answer=False), language)
+    validator = Draft202012Validator(
+        bounded(case.schema, 1000), format_checker=Draft202012Validator.FORMAT_CHECKER
+    )
+    for arguments in case.arguments:
+        text = JsonProtocol().write(ToolCall("I call the tool.", "t", arguments))
+        fits = validator.is_valid(arguments)
+        assert LLGUIDANCE.accepts(decisions["lark"], text) == fits, arguments
+        assert takes(gbnf, decisions["gbnf"], text) == fits, arguments
+
+
+def test_there_are_enough_schemas_and_both_verdicts() -> None:
+    assert len({str(case.schema) for case in CASES}) >= 200
+    fits = [
+        Draft202012Validator(bounded(case.schema, 1000)).is_valid(each)
+        for case in CASES
+        for each in case.arguments
+    ]
+    assert 0.3 < sum(fits) / len(fits) < 0.8
