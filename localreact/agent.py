@@ -25,8 +25,8 @@ from localreact.grammar.answers import answer_type
 from localreact.grammar.schema import Relaxation, enforceable
 from localreact.loop import Loop
 from localreact.policy import Policy
-from localreact.protocols import Protocol
 from localreact.protocols import protocol as named_protocol
+from localreact.recorded import Recording, check
 from localreact.run import Ending, Run, Running, RunState
 from localreact.tools import Tool, Toolbox
 from localreact.trace.events import (
@@ -35,11 +35,11 @@ from localreact.trace.events import (
     RunStarted,
 )
 from localreact.trace.jsonl import TraceWriter
+from localreact.trace.reading import load
 from localreact.types import Sampling, Source, ToolSpec, TurnSpec
 
-
-def _forget(event: Event) -> None:
-    """Where a run leaves no trace."""
+Observer = Callable[[], Callable[[Event], None]]
+"""Called when a run begins; what it returns is fed the run's events."""
 
 
 class Agent:
@@ -65,6 +65,8 @@ class Agent:
             tags (`<think>`), besides `max_tokens`; closed by force when they are spent. By default as the
             model card says, or 512 where the chat template knows such tags; 0 switches it off.
         trace: a file (for one run), or a folder that gets a file per run.
+        observers: each is called once a run and returns what gets the run's events, as they happen and
+            after they are in the trace. An exception that it raises ends the run.
 
     Raises:
         MissingPartError, ModelError: the model can't be had.
@@ -91,6 +93,7 @@ class Agent:
         trace: str | os.PathLike[str] | None = None,
         n_ctx: int | None = None,
         engine: str = "llguidance",
+        observers: Iterable[Observer] = (),
     ) -> None:
         samplers.check(sampling)
         self.budgets = Budgets(max_steps, max_tokens, deadline, reasoning_tokens or 0)
@@ -99,6 +102,7 @@ class Agent:
         self.evidence_gate = evidence_gate
         self.cite = cite
         self.trace = None if trace is None else Path(trace)
+        self._observers = tuple(observers)
         self.relaxations: list[Relaxation] = []
         """What the grammar can't hold of the tools' schemas, and is checked after a turn."""
         self._owned = ExitStack()
@@ -109,7 +113,9 @@ class Agent:
             self.endpoint = model
         try:
             self.budgets = replace(self.budgets, reasoning_tokens=self._reasoning_tokens(reasoning_tokens))
-            self.protocol = self._protocol(protocol, spelling)
+            self._spelling = self._spelling_for(protocol, spelling)
+            self.protocol = named_protocol(protocol or self.endpoint.card.protocol, self._spelling)
+            self._examples = self.endpoint.card.examples if examples is None else examples
             specs = self._enforceable_specs()
             self._loop = Loop(
                 self.endpoint,
@@ -126,9 +132,7 @@ class Agent:
                 self.endpoint.chat,
                 self.protocol,
                 self.protocol.instructions(self.toolbox.specs, cite),
-                examples_for(
-                    self.toolbox.specs, self.endpoint.card.examples if examples is None else examples
-                ),
+                examples_for(self.toolbox.specs, self._examples),
                 cite,
             )
         except BaseException:
@@ -176,6 +180,48 @@ class Agent:
         trace = self._trace_path(state)
         return Running(state, self._stream(loop, state, trace, cancel), trace)
 
+    def resume(
+        self,
+        trace: str | os.PathLike[str],
+        cancel: threading.Event | None = None,
+        *,
+        answer: Any = None,
+        other_model: bool = False,
+    ) -> Run:
+        """Go on with a run that was stopped or killed, from what its trace has of it, in the same trace.
+
+        Nothing that was recorded is done again: the model's turns and the tools' results are taken from
+        the trace, and the budgets count what was used. A call that had begun and has no recorded end isn't
+        repeated: the model is told that its outcome is unknown. The agent needs the tools, protocol and
+        model that the run began with, and the same `answer`; with `other_model` any model.
+
+        Raises:
+            UsageError: the run has its answer, or this agent isn't one that could have made it.
+            TraceError: the trace can't be read or written, or its run still goes on.
+        """
+        running = self.stream_resumed(trace, cancel, answer=answer, other_model=other_model)
+        for _ in running:
+            pass
+        return running.outcome
+
+    def stream_resumed(
+        self,
+        trace: str | os.PathLike[str],
+        cancel: threading.Event | None = None,
+        *,
+        answer: Any = None,
+        other_model: bool = False,
+    ) -> Running:
+        """`resume`, as the events that are new."""
+        recorded = load(Path(trace))
+        began = recorded.started
+        choice = str(began.settings.get("tool_choice", "auto"))
+        loop = replace(self._loop, policy=self._policy(choice, answer))
+        state = RunState(began.question, began.run_id)
+        check(recorded, self._started(loop, state), other_model)
+        recording = Recording(recorded, same_model=began.fingerprint == self.endpoint.fingerprint)
+        return Running(state, self._stream(loop, state, recorded.path, cancel, recording), recorded.path)
+
     async def arun(self, question: str, *, tool_choice: str = "auto", answer: Any = None) -> Run:
         """`run` without blocking the event loop. Cancelling the task cancels the run."""
         cancel = threading.Event()
@@ -211,11 +257,26 @@ class Agent:
             cancel.set()
 
     def _stream(
-        self, loop: Loop, state: RunState, trace: Path | None, cancel: threading.Event | None
+        self,
+        loop: Loop,
+        state: RunState,
+        trace: Path | None,
+        cancel: threading.Event | None,
+        recording: Recording | None = None,
     ) -> Generator[Event, None, None]:
         with ExitStack() as stack:
-            record = stack.enter_context(TraceWriter(trace)).write if trace else _forget
-            events = stack.enter_context(closing(self._events(loop, state, cancel or threading.Event())))
+            consumers: list[Callable[[Event], None]] = []
+            if trace:
+                writer = TraceWriter(trace, after=recording.size if recording else None)
+                consumers.append(stack.enter_context(writer).write)
+            consumers += [observer() for observer in self._observers]
+
+            def record(event: Event) -> None:
+                for consume in consumers:
+                    consume(event)
+
+            cancel = cancel or threading.Event()
+            events = stack.enter_context(closing(self._events(loop, state, cancel, recording)))
             event: Event | None = None
             try:
                 for event in events:
@@ -224,14 +285,46 @@ class Agent:
             except TraceError:
                 raise
             except BaseException as error:  # nobody reads on, Ctrl-C, or a bug: the trace still ends
-                if not isinstance(event, RunEnded):
+                if event is not None and not isinstance(event, RunEnded):
                     closed = isinstance(error, GeneratorExit | KeyboardInterrupt)
                     reason = "the stream was closed" if closed else f"{type(error).__name__}: {error}"
                     record(state.ended(Ending("cancelled" if closed else "endpoint_error", reason)))
                 raise
 
-    def _events(self, loop: Loop, state: RunState, cancel: threading.Event) -> Generator[Event, None, None]:
-        yield RunStarted(
+    def _events(
+        self, loop: Loop, state: RunState, cancel: threading.Event, recording: Recording | None
+    ) -> Generator[Event, None, None]:
+        if recording is None:
+            yield self._started(loop, state)
+        transcript = self._opening.copy()
+        transcript.user(context.question(state.question, loop.policy.answer_type))
+        if recording is None:
+            yield from self._looped(loop, state, transcript, cancel)
+            return
+        recorded = self._looped(recording.loop(loop), state, transcript, cancel)
+        with closing(recorded):
+            new = recording.follow(recorded, state)
+            first = next(new)  # before the trace is written to: it may turn out not to fit
+            yield replace(self._started(loop, state), resumed=recording.steps)
+            yield first
+            yield from new
+
+    def _looped(
+        self, loop: Loop, state: RunState, transcript: context.Transcript, cancel: threading.Event
+    ) -> Generator[Event, None, None]:
+        try:
+            ending = yield from loop.run(state, transcript, cancel)
+        except ContextOverflowError as error:
+            ending = Ending("context_overflow", str(error))
+        except (EndpointError, GrammarError) as error:
+            ending = Ending("endpoint_error", str(error))
+        except KeyboardInterrupt:
+            ending = Ending("cancelled", "interrupted")
+        yield state.ended(ending)
+
+    def _started(self, loop: Loop, state: RunState) -> RunStarted:
+        kind = loop.policy.answer_type
+        return RunStarted(
             run_id=state.run_id,
             question=state.question,
             protocol=self.protocol.version,
@@ -249,28 +342,24 @@ class Agent:
                 "cite": self.cite,
             },
             version=__version__,
+            setup={
+                "tools": [asdict(spec) for spec in self.toolbox.specs],
+                "spelling": dict(self._spelling),
+                "examples": self._examples,
+                "chat": asdict(self.endpoint.chat),
+                "n_ctx": self.endpoint.n_ctx,
+                "answer": None if kind is None else kind.schema,
+            },
         )
-        transcript = self._opening.copy()
-        transcript.user(context.question(state.question, loop.policy.answer_type))
-        try:
-            ending = yield from loop.run(state, transcript, cancel)
-        except ContextOverflowError as error:
-            ending = Ending("context_overflow", str(error))
-        except (EndpointError, GrammarError) as error:
-            ending = Ending("endpoint_error", str(error))
-        except KeyboardInterrupt:
-            ending = Ending("cancelled", "interrupted")
-        yield state.ended(ending)
 
     # --- small parts
 
-    def _protocol(self, name: str | None, spelling: Mapping[str, Any] | None) -> Protocol:
-        """The one asked for; the card's spelling goes with the card's protocol only."""
+    def _spelling_for(self, protocol: str | None, spelling: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """The one asked for; the card's goes with the card's protocol only."""
         card = self.endpoint.card
-        name = name or card.protocol
         if spelling is None:
-            spelling = card.spelling if name == card.protocol else {}
-        return named_protocol(name, spelling)
+            spelling = card.spelling if protocol in (None, card.protocol) else {}
+        return spelling
 
     def _reasoning_tokens(self, asked: int | None) -> int:
         known = self.endpoint.reasoning

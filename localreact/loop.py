@@ -76,6 +76,8 @@ class Loop:
             if isinstance(turn, Finish) and not problem:
                 state.add(completion, turn)
                 return policy.ending_of(turn, plan, self.policy)
+            if state.interrupted and isinstance(turn, ToolCall) and not plan.closing:
+                problem = problem or policy.INTERRUPTED
             yield from self._act(state, transcript, completion, turn, problem)
 
     def _evaluate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from localreact import guards
 from localreact.budgets import REASONING_TAGS, SHORTEST_TURN, Budgets
@@ -18,6 +19,7 @@ CHARACTERS_PER_TOKEN = 2  # a careful figure: running text has 3 to 4, numbers h
 
 QUOTE_FRAME = 30  # characters of a cited quote beside the quote itself
 ROOM_PER_QUOTE = 150  # characters; with less, there are fewer quotes rather than shorter ones
+INTERRUPTED = "not executed: the user asked for the answer now"
 
 MAX_REFUSED = 2
 """Texts that were no turn: the first gets another try, the second closes the tools, a third ends the run."""
@@ -57,13 +59,16 @@ class Policy:
             raise UsageError("without tools there is nothing to cite", "Give tools, or leave citing off.")
 
 
+Closing = Status | Literal["interrupted"]
+
+
 @dataclass(frozen=True)
 class Plan:
     """`closing` says which limit closed the tools, if one did: then the turn has to be the last."""
 
     spec: TurnSpec
     max_tokens: int
-    closing: Status | None = None
+    closing: Closing | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ def next_turn(state: RunState, budgets: Budgets, policy: Policy, room: Room) -> 
     return Plan(replace(_within(spec, tokens), reasoning=reasoning), tokens, closing)
 
 
-def _legal(state: RunState, policy: Policy, has_tools: bool, closing: Status | None) -> TurnSpec:
+def _legal(state: RunState, policy: Policy, has_tools: bool, closing: Closing | None) -> TurnSpec:
     """The turn that may be next, before its strings are bounded.
 
     An answer from memory is legal only where there is no gate; that something is missing, only after
@@ -165,11 +170,13 @@ def _quotes_within(spec: TurnSpec, characters: int) -> TurnSpec:
     return replace(spec, quotes_max=count, quote_max=max(quotes.QUOTE_MIN, longest))
 
 
-def _closing(state: RunState, budgets: Budgets, left: int, has_tools: bool, room: Room) -> Status | None:
+def _closing(state: RunState, budgets: Budgets, left: int, has_tools: bool, room: Room) -> Closing | None:
     if state.refused_turns >= MAX_REFUSED:
         return "protocol_loop"
     if not has_tools:
         return None
+    if state.interrupted:
+        return "interrupted"
     if len(state.steps) == budgets.max_steps - 1:
         return "max_steps"
     if left < budgets.kept_for_last_turn + SHORTEST_TURN:

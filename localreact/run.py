@@ -74,6 +74,8 @@ class RunState:
     usage: Usage = field(default_factory=Usage)
     timings: Timings = field(default_factory=Timings)
     value: Any = None
+    interrupted: bool = False
+    """Somebody asked the run to finish: no more calls, an answer from what there is."""
 
     @property
     def observations(self) -> list[Observation]:
@@ -174,6 +176,11 @@ class Running(Iterator[Event]):
         if self._ended is None:
             raise UsageError("the run hasn't ended", "Iterate over its events first.")
         return self._state.outcome(self._ended)
+
+    def finish(self) -> None:
+        """Ask the run to come to an end: no further call is made, and a last turn answers from what there
+        is. Returns at once; may be called from another thread or a signal handler."""
+        self._state.interrupted = True
 
     def close(self) -> None:
         """Stop the run, unless it has ended; its trace says so."""

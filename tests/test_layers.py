@@ -17,6 +17,7 @@ LAYERS = [
     ["commands"],
     ["terminal"],
     ["agent"],
+    ["recorded"],
     ["loop"],
     ["policy", "guards", "budgets", "context", "examples"],
     ["run"],

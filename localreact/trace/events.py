@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from localreact.types import Completion, Evidence, Observation, Segment, Status, Timings, Turn, Usage
@@ -11,7 +11,12 @@ from localreact.types import Completion, Evidence, Observation, Segment, Status,
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """`enforced` is the grammar language that holds every turn, or empty: turns are only checked."""
+    """A run, or another sitting of it, begins.
+
+    `enforced` is the grammar language that holds every turn, or empty: turns are only checked. `setup` is
+    what the agent was made of (tools, delimiters, …), enough to replay the run without it. `resumed` is
+    how many steps the sittings before had made, None in the first one.
+    """
 
     run_id: str
     question: str
@@ -23,6 +28,8 @@ class RunStarted:
     tools: tuple[str, ...]
     settings: Mapping[str, Any]
     version: str
+    setup: Mapping[str, Any] = field(default_factory=dict)
+    resumed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,189 @@
+"""A run's recorded events in the place of the model and of the tools.
+
+To resume a run, the loop goes through what was recorded once more: the model's turns and the tools'
+results come from the trace, so that state, transcript and budgets become what they were, without a
+token being generated or a tool being called; then the real ones take over. Replaying is the same
+without the second part.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+from localreact import policy
+from localreact.endpoints.base import Endpoint
+from localreact.errors import UsageError
+from localreact.loop import Loop
+from localreact.run import RunState
+from localreact.tools import Toolbox
+from localreact.trace.compare import difference
+from localreact.trace.events import (
+    Event,
+    RunStarted,
+    StepStarted,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+    TurnCompleted,
+)
+from localreact.trace.jsonl import TRACE_VERSION
+from localreact.trace.reading import Trace, retokenized
+from localreact.types import Completion, Observation, Span, ToolCall
+
+UNKNOWN = (
+    "the outcome is unknown: the run was stopped while this call was under way. It may have taken effect; "
+    "it was not repeated"
+)
+
+
+class Recording:
+    """What a run can be resumed from. `same_model` says whether token ids and prompts can be taken over."""
+
+    def __init__(self, trace: Trace, same_model: bool = True) -> None:
+        events, self._lost_usage, self._lost_timings = trace.resumable
+        self._seconds = trace.seconds
+        self.size = trace.size
+        self.same_model = same_model
+        self.steps = sum(isinstance(event, StepStarted) for event in events)
+        self._pending = deque(
+            event if same_model else retokenized(event)
+            for event in events
+            if not isinstance(event, RunStarted | TextDelta)
+        )
+        self._completions = _completions(self._pending)
+        self._observations = _observations(self._pending)
+
+    def loop(self, loop: Loop) -> Loop:
+        """The loop with the recording before its model and its tools."""
+        endpoint = cast(Endpoint, _Endpoint(loop.endpoint, self._completions))
+        return replace(
+            loop, endpoint=endpoint, toolbox=cast(Toolbox, _Toolbox(loop.toolbox, self._observations))
+        )
+
+    def follow(self, events: Iterator[Event], state: RunState) -> Iterator[Event]:
+        """What comes after the recorded events.
+
+        Raises:
+            UsageError: the run would have gone another way; nothing was called by then.
+        """
+        if not self._pending:
+            self._hand_over(state)
+        while True:
+            if self._pending:
+                state.interrupted = _was_interrupted(self._pending[0])
+            try:
+                event = next(events)
+            except StopIteration:
+                return
+            if not self._pending:
+                yield event
+            elif not isinstance(event, TextDelta):
+                recorded = self._pending.popleft()
+                if problem := difference(recorded, event, prompts=self.same_model, limits=False):
+                    raise UsageError(
+                        f"the run can't be resumed: step {len(state.steps) + 1} isn't as recorded. {problem}",
+                        "Resume with the tools, the options and the context size that the run began with.",
+                    )
+                if not self._pending:
+                    self._hand_over(state)
+
+    def _hand_over(self, state: RunState) -> None:
+        """From here on it's real: the clock shows what was used up, and so do the counters."""
+        state.started = time.monotonic() - self._seconds
+        state.usage += self._lost_usage
+        state.timings += self._lost_timings
+        state.interrupted = False
+
+
+def _completions(events: Iterable[Event]) -> dict[int, Completion]:
+    return {event.step: event.completion for event in events if isinstance(event, TurnCompleted)}
+
+
+def _observations(events: Iterable[Event]) -> deque[Observation]:
+    """What the calls gave, in their order; a last one without an end has an unknown outcome."""
+    found: deque[Observation] = deque()
+    called = ""
+    for event in events:
+        if isinstance(event, ToolStarted):
+            called = event.tool
+        elif isinstance(event, ToolEnded) and called:
+            found.append(event.observation)
+            called = ""
+    if called:
+        found.append(Observation(called, UNKNOWN, ok=False))
+    return found
+
+
+def _was_interrupted(coming: Event) -> bool:
+    """Whether somebody had asked the run to finish before this event came about."""
+    match coming:
+        case StepStarted(closing=closing):
+            return closing == "interrupted"
+        case ToolEnded(observation=observation):
+            return observation.content == policy.INTERRUPTED
+    return False
+
+
+def check(trace: Trace, now: RunStarted, other_model: bool = False) -> None:
+    """
+    Raises:
+        UsageError: the run has its answer, or the agent isn't the one that made it.
+    """
+    before, ended = trace.started, trace.ended
+    if ended is not None and (ended.answer is not None or ended.missing is not None):
+        raise UsageError(f"the run {before.run_id} has ended ({ended.status}): there is nothing to resume")
+    if trace.unknown or trace.version > TRACE_VERSION:
+        raise UsageError(f"{trace.path} was written by a newer version of localreact", "Update localreact.")
+    compared = {
+        "protocol": [before.protocol, now.protocol],
+        "tools": [", ".join(before.tools), ", ".join(now.tools)],
+        "grammar": [before.enforced or "none", now.enforced or "none"],
+    }
+    for part, name in (("tools", "the tools' parameters"), ("answer", "the answer's type")):
+        if part in before.setup:
+            compared[name] = [json.dumps(each.setup[part], sort_keys=True) for each in (before, now)]
+    if not other_model:
+        compared["model"] = [f"{each.model} ({each.fingerprint})" for each in (before, now)]
+        compared["chat format"] = [before.chat_format, now.chat_format]
+    differing = {what: pair for what, pair in compared.items() if pair[0] != pair[1]}
+    if differing:
+        parts = [f"{what}: recorded {old}; now {new}" for what, (old, new) in differing.items()]
+        hint = "Give the tools and options that it began with."
+        if "model" in differing:
+            hint += " To go on with another model: --other-model, or other_model=True."
+        raise UsageError("the run can't be resumed by this agent.\n" + "\n".join(parts), hint)
+
+
+class _Endpoint:
+    def __init__(self, live: Endpoint, completions: dict[int, Completion]) -> None:
+        self._live = live
+        self._completions = completions
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._live, name)
+
+    def complete(self, *given: Any, **named: Any) -> Generator[Span, None, Completion]:
+        recorded = self._completions.pop(named["turn"], None)
+        if recorded is None:
+            return (yield from self._live.complete(*given, **named))
+        yield from recorded.spans
+        return recorded
+
+
+class _Toolbox:
+    def __init__(self, live: Toolbox, observations: deque[Observation]) -> None:
+        self._live = live
+        self._observations = observations
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._live, name)
+
+    def execute(self, call: ToolCall, *given: Any, **named: Any) -> Observation:
+        if self._observations:
+            return self._observations.popleft()
+        return self._live.execute(call, *given, **named)
