@@ -6,7 +6,7 @@ import asyncio
 import os
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,11 +19,12 @@ from localreact.budgets import Budgets
 from localreact.decoding import samplers
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.resolve import DEFAULT_MODEL, open_endpoint
-from localreact.errors import ContextOverflowError, EndpointError, GrammarError, TraceError, UsageError
+from localreact.errors import ContextOverflowError, EndpointError, GrammarError, UsageError
 from localreact.examples import examples_for
 from localreact.grammar.answers import answer_type
 from localreact.grammar.schema import Relaxation, enforceable
 from localreact.loop import Loop
+from localreact.observers import Observer, observed
 from localreact.policy import Policy
 from localreact.protocols import protocol as named_protocol
 from localreact.recorded import Recording, check
@@ -31,15 +32,10 @@ from localreact.run import Ending, Run, Running, RunState
 from localreact.tools import Tool, Toolbox
 from localreact.trace.events import (
     Event,
-    RunEnded,
     RunStarted,
 )
-from localreact.trace.jsonl import TraceWriter
-from localreact.trace.reading import load
+from localreact.trace.reading import Trace, load
 from localreact.types import Sampling, Source, ToolSpec, TurnSpec
-
-Observer = Callable[[], Callable[[Event], None]]
-"""Called when a run begins; what it returns is fed the run's events."""
 
 
 class Agent:
@@ -214,13 +210,26 @@ class Agent:
     ) -> Running:
         """`resume`, as the events that are new."""
         recorded = load(Path(trace))
-        began = recorded.started
-        choice = str(began.settings.get("tool_choice", "auto"))
-        loop = replace(self._loop, policy=self._policy(choice, answer))
-        state = RunState(began.question, began.run_id)
+        loop, state = self._as_recorded(recorded, answer)
         check(recorded, self._started(loop, state), other_model)
-        recording = Recording(recorded, same_model=began.fingerprint == self.endpoint.fingerprint)
+        recording = Recording(recorded, same_model=recorded.started.fingerprint == self.endpoint.fingerprint)
         return Running(state, self._stream(loop, state, recorded.path, cancel, recording), recorded.path)
+
+    def replayed(
+        self, trace: Trace, *, answer: Any = None, execute: bool = False
+    ) -> Iterator[tuple[Event, Event]]:
+        """Go through a recorded run once more, with its model outputs, and its tool results unless calls
+        are to be executed: each recorded event, and what comes of it now. After a first difference the
+        rest means little."""
+        loop, state = self._as_recorded(trace, answer)
+        recording = Recording(trace, whole=True)
+        with closing(self._looped(recording.loop(loop, execute), state, threading.Event())) as events:
+            yield from recording.pairs(events, state)
+
+    def _as_recorded(self, trace: Trace, answer: Any) -> tuple[Loop, RunState]:
+        began = trace.started
+        policy = self._policy(str(began.settings.get("tool_choice", "auto")), answer)
+        return replace(self._loop, policy=policy), RunState(began.question, began.run_id)
 
     async def arun(self, question: str, *, tool_choice: str = "auto", answer: Any = None) -> Run:
         """`run` without blocking the event loop. Cancelling the task cancels the run."""
@@ -264,54 +273,27 @@ class Agent:
         cancel: threading.Event | None,
         recording: Recording | None = None,
     ) -> Generator[Event, None, None]:
-        with ExitStack() as stack:
-            consumers: list[Callable[[Event], None]] = []
-            if trace:
-                writer = TraceWriter(trace, after=recording.size if recording else None)
-                consumers.append(stack.enter_context(writer).write)
-            consumers += [observer() for observer in self._observers]
-
-            def record(event: Event) -> None:
-                for consume in consumers:
-                    consume(event)
-
-            cancel = cancel or threading.Event()
-            events = stack.enter_context(closing(self._events(loop, state, cancel, recording)))
-            event: Event | None = None
-            try:
-                for event in events:
-                    record(event)
-                    yield event
-            except TraceError:
-                raise
-            except BaseException as error:  # nobody reads on, Ctrl-C, or a bug: the trace still ends
-                if event is not None and not isinstance(event, RunEnded):
-                    closed = isinstance(error, GeneratorExit | KeyboardInterrupt)
-                    reason = "the stream was closed" if closed else f"{type(error).__name__}: {error}"
-                    record(state.ended(Ending("cancelled" if closed else "endpoint_error", reason)))
-                raise
+        events = self._events(loop, state, cancel or threading.Event(), recording)
+        after = None if recording is None else recording.size
+        return observed(events, state, trace, after, self._observers)
 
     def _events(
         self, loop: Loop, state: RunState, cancel: threading.Event, recording: Recording | None
     ) -> Generator[Event, None, None]:
         if recording is None:
             yield self._started(loop, state)
-        transcript = self._opening.copy()
-        transcript.user(context.question(state.question, loop.policy.answer_type))
-        if recording is None:
-            yield from self._looped(loop, state, transcript, cancel)
+            yield from self._looped(loop, state, cancel)
             return
-        recorded = self._looped(recording.loop(loop), state, transcript, cancel)
-        with closing(recorded):
+        with closing(self._looped(recording.loop(loop), state, cancel)) as recorded:
             new = recording.follow(recorded, state)
             first = next(new)  # before the trace is written to: it may turn out not to fit
             yield replace(self._started(loop, state), resumed=recording.steps)
             yield first
             yield from new
 
-    def _looped(
-        self, loop: Loop, state: RunState, transcript: context.Transcript, cancel: threading.Event
-    ) -> Generator[Event, None, None]:
+    def _looped(self, loop: Loop, state: RunState, cancel: threading.Event) -> Generator[Event, None, None]:
+        transcript = self._opening.copy()
+        transcript.user(context.question(state.question, loop.policy.answer_type))
         try:
             ending = yield from loop.run(state, transcript, cancel)
         except ContextOverflowError as error:

@@ -24,6 +24,7 @@ from localreact.tools import Toolbox
 from localreact.trace.compare import difference
 from localreact.trace.events import (
     Event,
+    RunEnded,
     RunStarted,
     StepStarted,
     TextDelta,
@@ -32,7 +33,7 @@ from localreact.trace.events import (
     TurnCompleted,
 )
 from localreact.trace.jsonl import TRACE_VERSION
-from localreact.trace.reading import Trace, retokenized
+from localreact.trace.reading import Trace, Unknown, retokenized
 from localreact.types import Completion, Observation, Span, ToolCall
 
 UNKNOWN = (
@@ -41,11 +42,20 @@ UNKNOWN = (
 )
 
 
-class Recording:
-    """What a run can be resumed from. `same_model` says whether token ids and prompts can be taken over."""
+OUTSIDE = ("deadline", "cancelled", "endpoint_error")
+"""Endings that come from outside a run, and don't come again when it is replayed."""
 
-    def __init__(self, trace: Trace, same_model: bool = True) -> None:
+
+class Recording:
+    """What a run can be resumed from; or, to replay it, the `whole` of it. `same_model` says whether token
+    ids and prompts can be taken over."""
+
+    def __init__(self, trace: Trace, same_model: bool = True, whole: bool = False) -> None:
         events, self._lost_usage, self._lost_timings = trace.resumable
+        if whole:
+            events = tuple(e.event for e in trace.effective if not isinstance(e.event, Unknown))
+            if isinstance(last := events[-1], RunEnded) and last.status in OUTSIDE:
+                events = events[:-1]
         self._seconds = trace.seconds
         self.size = trace.size
         self.same_model = same_model
@@ -58,12 +68,19 @@ class Recording:
         self._completions = _completions(self._pending)
         self._observations = _observations(self._pending)
 
-    def loop(self, loop: Loop) -> Loop:
-        """The loop with the recording before its model and its tools."""
+    def loop(self, loop: Loop, execute: bool = False) -> Loop:
+        """The loop with the recording before its model and, unless calls are to be executed, its tools."""
         endpoint = cast(Endpoint, _Endpoint(loop.endpoint, self._completions))
-        return replace(
-            loop, endpoint=endpoint, toolbox=cast(Toolbox, _Toolbox(loop.toolbox, self._observations))
-        )
+        toolbox = loop.toolbox if execute else cast(Toolbox, _Toolbox(loop.toolbox, self._observations))
+        return replace(loop, endpoint=endpoint, toolbox=toolbox)
+
+    def pairs(self, events: Iterator[Event], state: RunState) -> Iterator[tuple[Event, Event]]:
+        """Each recorded event, and what comes now. Nothing that was recorded is done for the next pair
+        before it is asked for."""
+        while self._pending:
+            state.interrupted = _was_interrupted(self._pending[0])
+            now = next(event for event in events if not isinstance(event, TextDelta))
+            yield self._pending.popleft(), now
 
     def follow(self, events: Iterator[Event], state: RunState) -> Iterator[Event]:
         """What comes after the recorded events.
@@ -71,26 +88,14 @@ class Recording:
         Raises:
             UsageError: the run would have gone another way; nothing was called by then.
         """
-        if not self._pending:
-            self._hand_over(state)
-        while True:
-            if self._pending:
-                state.interrupted = _was_interrupted(self._pending[0])
-            try:
-                event = next(events)
-            except StopIteration:
-                return
-            if not self._pending:
-                yield event
-            elif not isinstance(event, TextDelta):
-                recorded = self._pending.popleft()
-                if problem := difference(recorded, event, prompts=self.same_model, limits=False):
-                    raise UsageError(
-                        f"the run can't be resumed: step {len(state.steps) + 1} isn't as recorded. {problem}",
-                        "Resume with the tools, the options and the context size that the run began with.",
-                    )
-                if not self._pending:
-                    self._hand_over(state)
+        for recorded, now in self.pairs(events, state):
+            if problem := difference(recorded, now, prompts=self.same_model, limits=False):
+                raise UsageError(
+                    f"the run can't be resumed: step {getattr(now, 'step', 0)} isn't as recorded. {problem}",
+                    "Resume with the tools, the options and the context size that the run began with.",
+                )
+        self._hand_over(state)
+        yield from events
 
     def _hand_over(self, state: RunState) -> None:
         """From here on it's real: the clock shows what was used up, and so do the counters."""
