@@ -14,6 +14,7 @@ import typer
 from localreact._version import __version__
 from localreact.commands.grammar import grammar
 from localreact.commands.run import run
+from localreact.commands.trace import trace
 from localreact.errors import LocalReactError
 from localreact.terminal import printable
 
@@ -44,6 +45,7 @@ def _common(
 
 app.command()(run)
 app.add_typer(grammar, name="grammar")
+app.add_typer(trace, name="trace")
 
 
 def main() -> None:

@@ -212,5 +212,5 @@ def _last_turn(run: Run) -> Turn | None:
     return run.steps[-1].turn if run.steps else None
 
 
-def print_json(document: dict[str, Any]) -> None:
+def print_json(document: Any) -> None:
     print(json.dumps(document, ensure_ascii=False, indent=2), file=sys.stdout, flush=True)
