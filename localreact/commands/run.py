@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
-from contextlib import closing, redirect_stdout
+from contextlib import closing, nullcontext, redirect_stdout
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
-import platformdirs
 import typer
 
 from localreact.agent import Agent
@@ -20,8 +18,11 @@ from localreact.endpoints.llama import ENGINES
 from localreact.endpoints.resolve import DEFAULT_MODEL
 from localreact.errors import UsageError
 from localreact.protocols import PROTOCOLS
+from localreact.run import Running
 from localreact.terminal import TerminalView, as_json, print_json, printable
 from localreact.tools.builtin import DEFAULT, NAMES, load_tools
+from localreact.trace import store
+from localreact.trace.otel import exported
 from localreact.types import Sampling
 
 
@@ -97,41 +98,74 @@ def run(
     trace: Annotated[
         Path | None, typer.Option(help="Write the trace here. Default: a file in the user's state folder.")
     ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRACE",
+            help="Go on with a run that was stopped or killed, in its own trace: a file, a run's id or the "
+            "beginning of one, or last. Needs the tools and options that it began with.",
+        ),
+    ] = None,
+    other_model: Annotated[
+        bool, typer.Option("--other-model", help="Resume even with another model than it began with.")
+    ] = False,
+    otel: Annotated[
+        bool,
+        typer.Option("--otel", help="Send OpenTelemetry spans (to OTEL_EXPORTER_OTLP_ENDPOINT), no content."),
+    ] = False,
+    otel_content: Annotated[
+        bool, typer.Option("--otel-content", help="The same, with questions, prompts, results and answers.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print the answer only.")] = False,
 ) -> None:
     """Answer a question with tools. The answer goes to stdout, everything else to stderr.
 
-    Exit code 0: finished; 1: the run ended otherwise; 2: wrong use, or a part is missing.
+    Exit code 0: finished; 1: the run ended otherwise; 2: wrong use, or a part is missing. Ctrl-C once asks
+    for an answer from what there is, twice stops at once.
     """
-    text = _question(question)
+    text = "" if resume is not None else _question(question)
+    if resume is not None and (question is not None or trace is not None):
+        raise UsageError(
+            "a resumed run has its question and its trace", "Give --resume without a question and --trace."
+        )
+    resumed = None if resume is None else store.find(resume)
     if trace is not None and trace.is_dir():
         raise UsageError(f"the trace {trace} is a folder", "Give a file, for example --trace run.jsonl.")
     answer = None if answer_schema is None else read_json(answer_schema)
     names = tool if tool is not None else list(DEFAULT)
     tools = load_tools(names, docs)
     view = TerminalView(None if as_document else sys.stdout, quiet=quiet)
+    spans = exported(otel_content) if otel or otel_content else nullcontext()
     try:
-        with Agent(
-            model,
-            tools,
-            max_steps=max_steps,
-            max_tokens=max_tokens,
-            reasoning_tokens=reasoning_tokens,
-            deadline=deadline,
-            sampling=Sampling(temperature=temp, seed=seed),
-            evidence_gate=evidence_gate,
-            cite=cite,
-            protocol=protocol,
-            engine=engine,
-            trace=trace or _default_traces(),
-            n_ctx=ctx,
-        ) as agent:
+        with (
+            spans as observer,
+            Agent(
+                model,
+                tools,
+                max_steps=max_steps,
+                max_tokens=max_tokens,
+                reasoning_tokens=reasoning_tokens,
+                deadline=deadline,
+                sampling=Sampling(temperature=temp, seed=seed),
+                evidence_gate=evidence_gate,
+                cite=cite,
+                protocol=protocol,
+                engine=engine,
+                trace=None if resumed else trace or _default_traces(),
+                n_ctx=ctx,
+                observers=[observer] if observer else [],
+            ) as agent,
+        ):
             if not quiet:
                 for notice in (*agent.endpoint.notices, *map(str, agent.relaxations)):
                     print(printable(notice), file=sys.stderr)
                 if docs is None and {"search", "lookup"} & set(names):
                     print("searching the example knowledge base; --docs DIR searches yours", file=sys.stderr)
-            status = _follow(agent, text, tool_choice, answer, view, as_document)
+            if resumed is None:
+                running = agent.stream(text, tool_choice=tool_choice, answer=answer)
+            else:
+                running = agent.stream_resumed(resumed, answer=answer, other_model=other_model)
+            status = _follow(agent, running, view, as_document)
     except KeyboardInterrupt:  # while the model was loading
         print("interrupted", file=sys.stderr)
         status = "cancelled"
@@ -140,20 +174,20 @@ def run(
     raise typer.Exit(0 if status == "finished" else 1)
 
 
-def _follow(
-    agent: Agent, question: str, tool_choice: str, answer: Any, view: TerminalView, as_document: bool
-) -> str:
-    """Show a run as it happens; the first Ctrl-C cancels it, a second interrupts at once."""
-    cancel = threading.Event()
+def _follow(agent: Agent, running: Running, view: TerminalView, as_document: bool) -> str:
+    """Show a run as it happens; the first Ctrl-C asks it to finish, a second interrupts at once."""
+    asked = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if cancel.is_set():
+        nonlocal asked
+        if asked:
             raise KeyboardInterrupt
-        cancel.set()
+        asked = True
+        running.finish()
+        os.write(2, b"\nanswering from what there is; Ctrl-C again stops at once\n")  # print isn't reentrant
 
     previous = signal.signal(signal.SIGINT, interrupt)
     try:
-        running = agent.stream(question, cancel, tool_choice=tool_choice, answer=answer)
         with closing(running), redirect_stdout(sys.stderr):  # a tool that prints isn't the answer
             for event in running:
                 view.show(event)
@@ -179,7 +213,7 @@ def _question(argument: str | None) -> str:
 
 def _default_traces() -> Path | None:
     """Where runs leave their traces when no file is named; None where that can't be written."""
-    folder = platformdirs.user_state_path("localreact", appauthor=False) / "traces"
+    folder = store.folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         writable = os.access(folder, os.W_OK)
