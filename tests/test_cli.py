@@ -165,7 +165,7 @@ def test_ctrl_c_in_mid_run_closes_the_trace(tmp_path: Path) -> None:
     until = time.monotonic() + 60
     while time.monotonic() < until and not (trace.exists() and "ToolStarted" in trace.read_text()):
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)  # the first one cancels politely, the second interrupts the tool
+    process.send_signal(signal.SIGINT)  # the first one asks for an answer, the second interrupts the tool
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=30)
@@ -173,6 +173,48 @@ def test_ctrl_c_in_mid_run_closes_the_trace(tmp_path: Path) -> None:
     assert "cancelled" in errors
     assert "Traceback" not in errors
     assert read_trace(trace)[-1]["status"] == "cancelled"
+
+
+def test_one_ctrl_c_closes_the_tools_and_asks_for_the_answer(tmp_path: Path) -> None:
+    tools = tmp_path / "slow.py"
+    tools.write_text(
+        "import time\nfrom pathlib import Path\nfrom localreact import tool\n"
+        "@tool\ndef wait(word: str) -> str:\n    'Wait for a word.'\n"
+        f"    asked = Path({str(tmp_path / 'asked')!r})\n"
+        "    while not asked.exists():\n        time.sleep(0.05)\n    return 'done'\n"
+    )
+    trace = tmp_path / "run.jsonl"
+    command = [
+        sys.executable,
+        "-m",
+        "localreact",
+        "run",
+        "Wait for it.",
+        "-T",
+        str(tools),
+        "--trace",
+        str(trace),
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
+    assert process.stderr is not None
+    errors = ""
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not (trace.exists() and "ToolStarted" in trace.read_text()):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    while "Ctrl-C again" not in errors:
+        errors += process.stderr.readline()
+    (tmp_path / "asked").touch()
+    process.communicate(timeout=60)
+    records = read_trace(trace)
+    assert process.returncode == 1
+    assert [record["closing"] for record in records if record["event"] == "StepStarted"] == [
+        "",
+        "interrupted",
+    ]
+    assert (records[-1]["status"], records[-1]["reason"]) == ("partial", "interrupted")
 
 
 def test_what_a_tool_prints_is_not_the_answer(tmp_path: Path) -> None:
