@@ -26,7 +26,7 @@ def localreact(
         text=True,
         input=stdin,
         stdin=subprocess.DEVNULL if stdin is None else None,
-        env={**ENVIRONMENT, **(env or {})},
+        env={**os.environ, "NO_COLOR": "1", **(env or {})},  # as the fixtures have it by now
         timeout=120,
         check=False,
     )
