@@ -27,13 +27,10 @@ from localreact.loop import Loop
 from localreact.observers import Observer, observed
 from localreact.policy import Policy
 from localreact.protocols import protocol as named_protocol
-from localreact.recorded import Recording, check
+from localreact.recorded import Recording, check, setup
 from localreact.run import Ending, Run, Running, RunState
 from localreact.tools import Tool, Toolbox
-from localreact.trace.events import (
-    Event,
-    RunStarted,
-)
+from localreact.trace.events import Event, RunStarted
 from localreact.trace.reading import Trace, load
 from localreact.types import Sampling, Source, ToolSpec, TurnSpec
 
@@ -305,7 +302,6 @@ class Agent:
         yield state.ended(ending)
 
     def _started(self, loop: Loop, state: RunState) -> RunStarted:
-        kind = loop.policy.answer_type
         return RunStarted(
             run_id=state.run_id,
             question=state.question,
@@ -324,14 +320,7 @@ class Agent:
                 "cite": self.cite,
             },
             version=__version__,
-            setup={
-                "tools": [asdict(spec) for spec in self.toolbox.specs],
-                "spelling": dict(self._spelling),
-                "examples": self._examples,
-                "chat": asdict(self.endpoint.chat),
-                "n_ctx": self.endpoint.n_ctx,
-                "answer": None if kind is None else kind.schema,
-            },
+            setup=setup(loop, self._spelling, self._examples),
         )
 
     # --- small parts

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 from localreact import policy
@@ -132,6 +132,20 @@ def _was_interrupted(coming: Event) -> bool:
         case ToolEnded(observation=observation):
             return observation.content == policy.INTERRUPTED
     return False
+
+
+def setup(loop: Loop, spelling: Mapping[str, Any], examples: int) -> dict[str, Any]:
+    """What an agent was made of, beside its settings; for `RunStarted`."""
+    endpoint, kind = loop.endpoint, loop.policy.answer_type
+    return {
+        "tools": [asdict(spec) for spec in loop.toolbox.specs],
+        "spelling": dict(spelling),
+        "examples": examples,
+        "chat": asdict(endpoint.chat),
+        "n_ctx": endpoint.n_ctx,
+        "reasoning": None if endpoint.reasoning is None else asdict(endpoint.reasoning),
+        "answer": None if kind is None else kind.schema,
+    }
 
 
 def check(trace: Trace, now: RunStarted, other_model: bool = False) -> None:

@@ -23,6 +23,7 @@ from localreact.types import (
     Completion,
     Limits,
     Prompt,
+    Reasoning,
     Sampling,
     Span,
     ToolSpec,
@@ -104,6 +105,8 @@ class TraceEndpoint:
         self.chat: ChatFormat = ChatFormat(**began.setup["chat"]) if "chat" in began.setup else TRANSCRIPT
         self.card = GENERIC
         self.n_ctx = int(began.setup.get("n_ctx", 1 << 20))
+        reasoning = began.setup.get("reasoning")
+        self.reasoning: Reasoning | None = Reasoning(**reasoning) if reasoning else None
         self.notices: list[str] = []
         self._counted = _counted(trace)
 

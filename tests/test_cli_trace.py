@@ -90,6 +90,7 @@ def test_stats_count_by_author_and_part() -> None:
     assert document["tokens"] == {
         "sampled": 35,
         "forced": 30,
+        "of reasoning": 0,
         "of prompts, evaluated": 633,
         "of prompts, reused": 637,
     }

@@ -33,6 +33,8 @@ def show_trace(trace: Trace, prompts: bool = False) -> None:
 def _with_deltas(event: Event, trace: Trace) -> Iterator[Event]:
     """The event after the stretches of text that led to it, which traces don't keep."""
     if isinstance(event, TurnCompleted):
+        if event.completion.reasoning:
+            yield TextDelta(event.step, "reasoning", event.completion.reasoning)
         name, _, _ = trace.started.protocol.removeprefix("react-").partition("/")
         reader = protocol(name, trace.started.setup.get("spelling")).reader()
         for field, text in reader.feed(event.completion.text):

@@ -114,6 +114,7 @@ def _stats(counted: Stats) -> dict[str, Any]:
         "tokens": {
             "sampled": usage.sampled,
             "forced": usage.forced,
+            "of reasoning": usage.reasoning,
             "of prompts, evaluated": usage.prompt - usage.reused,
             "of prompts, reused": usage.reused,
         },

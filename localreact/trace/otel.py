@@ -80,7 +80,8 @@ class Spans:
                         ],
                         "gen_ai.usage.input_tokens": usage.prompt,
                         "gen_ai.usage.cache_read.input_tokens": usage.reused,
-                        "gen_ai.usage.output_tokens": usage.generated,
+                        "gen_ai.usage.output_tokens": usage.generated + usage.reasoning,
+                        "gen_ai.usage.reasoning.output_tokens": usage.reasoning,
                         "localreact.usage.forced_tokens": usage.forced,
                     }
                 )
@@ -110,7 +111,8 @@ class Spans:
                         "localreact.steps": event.steps,
                         "gen_ai.usage.input_tokens": event.usage.prompt,
                         "gen_ai.usage.cache_read.input_tokens": event.usage.reused,
-                        "gen_ai.usage.output_tokens": event.usage.generated,
+                        "gen_ai.usage.output_tokens": event.usage.generated + event.usage.reasoning,
+                        "gen_ai.usage.reasoning.output_tokens": event.usage.reasoning,
                     }
                 )
                 if event.status not in NO_ERROR:

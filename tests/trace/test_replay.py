@@ -14,9 +14,10 @@ from localreact.protocols import JsonProtocol
 from localreact.replay import replay
 from localreact.tools.builtin import load_tools
 from localreact.trace.events import TurnCompleted
+from localreact.trace.html import page
 from localreact.trace.jsonl import read_trace
 from localreact.trace.reading import Trace, load
-from localreact.types import Finish, ToolCall
+from localreact.types import Evidence, Finish, ToolCall
 
 DATA = Path(__file__).parent / "data"
 WRITE = JsonProtocol().write
@@ -94,6 +95,23 @@ def test_another_description_of_a_tool_shows_in_the_prompt(tmp_path: Path, stock
     result = replay(recorded(tmp_path, [stock], CALL, FINISH), [described])
     assert result.step == 1
     assert "How many are there?" in result.difference
+
+
+def test_reasoning_and_evidence_are_replayed(tmp_path: Path) -> None:
+    @tool
+    def stock(sku: str) -> str:
+        """How many of an article are left."""
+        return "There are 3 of them left in the store."
+
+    quote = Evidence(1, "3 of them left in the store")
+    finish = WRITE(Finish("I know it now.", answer="3", evidence=(quote,)))
+    trace = recorded(tmp_path, [stock], f"<think>Look it up?</think>{CALL}", finish, cite=True)
+    assert trace.ended is not None
+    assert (trace.ended.status, trace.ended.evidence) == ("finished", (quote,))
+    assert replay(trace).difference == ""
+    text = page(trace)
+    assert "Look it up?" in text
+    assert "3 of them left in the store" in text
 
 
 def test_an_answers_type_is_replayed(tmp_path: Path, stock: Tool) -> None:
