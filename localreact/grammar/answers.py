@@ -150,15 +150,15 @@ def _of_outlines(kind: Any) -> bool:
 
 
 def _outlines(term: Any) -> AnswerType:
-    from outlines.types import CFG, Choice, dsl, string  # the user has imported it already
+    from outlines.types import dsl, string  # the user has imported it already
 
     if term == string:  # outlines' regex for it holds the quotes
         return _python_type(str)
     if isinstance(term, dsl.JsonSchema):
         return _json_schema(json.loads(term.schema))
-    if isinstance(term, CFG):
+    if isinstance(term, dsl.CFG):
         raise UsageError("an answer can't be held to a grammar of outlines (CFG)", _HINT)
-    if isinstance(term, Choice) and all(_is_scalar(each) for each in term.items):
+    if isinstance(term, dsl.Choice) and all(_is_scalar(each) for each in term.items):
         return _json_schema({"enum": list(term.items)})
     try:
         return _regex(re.compile(dsl.to_regex(term)))

@@ -1,0 +1,160 @@
+"""Cutting rules into literals and slots: what is regular and small becomes a regex, strings are counted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from localreact.grammar.regexes import regex_of
+from localreact.grammar.rules import Alt, Chars, Node, Ref, Repeat, Seq, Text
+from localreact.grammar.slots import Choice, Counted, Loop, Pattern, Slots, chain
+
+MAX_COST = 1500
+"""What a regex slot may cost: about the states of its automaton, each weighed by how many tokens leave it.
+At a vocabulary of 49k this much is 0.1 to 0.3 s to build; what costs more is cut smaller."""
+
+_WIDE = 200  # what a character out of thousands weighs
+_LITERAL = 4  # texts from this length on are worth forcing
+
+
+class Cutter:
+    """Cuts nodes that share rules; `found` are those rules, cut too, that the nodes so far refer to."""
+
+    def __init__(self, rules: Mapping[str, Node]) -> None:
+        self.rules = rules
+        self.found: dict[str, Slots] = {}
+        self._costs: dict[str, int | None] = {}
+        self._literal: dict[tuple[str, bool], bool] = {}
+
+    def cut(self, node: Node) -> Slots:
+        match node:
+            case Text():
+                return node
+            case Seq(parts):
+                return chain(self._sequence(self._flat(parts)))
+            case Ref(name):
+                if self._small(node):
+                    return self.cut(self.rules[name])
+                if name not in self.found:
+                    self.found[name] = Text("")  # a reference to itself finds it
+                    self.found[name] = self.cut(self.rules[name])
+                return node
+            case Repeat(part, least, most) if (unit := self._unit(part)) is not None and most != 1:
+                return Counted(regex_of(unit), least, most)
+        if self._small(node):
+            return Pattern(regex_of(node, self.rules))
+        if isinstance(node, Alt):
+            return Choice(tuple(map(self.cut, node.options)))
+        assert isinstance(node, Repeat)  # a set of characters is always small
+        return Loop(self.cut(node.part), node.least, node.most)
+
+    def _flat(self, parts: Iterable[Node]) -> list[Node]:
+        flat: list[Node] = []
+        for part in parts:
+            whole = self._resolved(part)
+            if isinstance(whole, Seq):
+                flat += self._flat(whole.parts)
+            else:  # choices keep their names, since several may share one
+                flat.append(part if isinstance(whole, Alt | Ref) else whole)
+        return flat
+
+    def _resolved(self, node: Node) -> Node:
+        """What a reference stands for; one that leads to itself stays."""
+        while isinstance(node, Ref) and self._cost(node) is not None:
+            node = self.rules[node.name]
+        return node
+
+    def _sequence(self, parts: list[Node]) -> list[Slots]:
+        """Literals, whole strings, and between them regexes as long as they stay small."""
+        cut: list[Slots] = []
+        group: list[Node] = []
+
+        def close() -> None:
+            if group:
+                whole = Seq(tuple(group))
+                alone = group[0] if len(group) == 1 else None
+                cut.append(Pattern(regex_of(whole, self.rules)) if alone is None else self.cut(alone))
+                group.clear()
+
+        for number, part in enumerate(parts):
+            if (
+                self._quoted(parts, number)
+                or (isinstance(part, Text) and _is_literal(part.text))
+                or not self._small(part)
+            ):
+                close()
+                cut.append(self.cut(part))
+            else:
+                if not self._small(Seq((*group, part))):
+                    close()
+                group.append(part)
+        close()
+        return cut
+
+    def _quoted(self, parts: list[Node], number: int) -> bool:
+        """Whether a repetition of characters is all that stands between two quotes."""
+        match parts[max(number - 1, 0) : number + 2]:
+            case [Text(before), Repeat(part), Text(after)]:
+                return before.endswith('"') and after.startswith('"') and self._unit(part) is not None
+        return False
+
+    def _unit(self, node: Node) -> Node | None:
+        """The node with its references resolved, if it fits one character, spelled as itself or by an
+        escape."""
+        if isinstance(node, Ref):
+            node = self._resolved(node)
+        if isinstance(node, Chars) or (isinstance(node, Text) and len(node.text) == 1):
+            return node
+        if isinstance(node, Alt) and node.options:
+            units = [self._unit(option) for option in node.options]
+            return None if None in units else Alt(tuple(unit for unit in units if unit is not None))
+        parts = node.parts if isinstance(node, Seq) else (node,)
+        head = parts[0] if parts else node
+        if not isinstance(head, Text) or not re.match(r"\\.|\\$", head.text):
+            return None
+        if not all(isinstance(part, Text | Chars) for part in parts):
+            return None
+        length = sum(len(part.text) if isinstance(part, Text) else 1 for part in parts)
+        return node if length == (6 if head.text.startswith("\\u") else 2) else None
+
+    def _small(self, node: Node) -> bool:
+        """Whether a regex slot is right for it: regular, cheap, and without literals worth forcing."""
+        cost = self._cost(node)
+        return cost is not None and cost <= MAX_COST and not self._literals(node)
+
+    def _cost(self, node: Node) -> int | None:
+        """None where a rule refers to itself."""
+        match node:
+            case Text(text):
+                return len(text.encode())
+            case Chars(ranges):
+                return min(_WIDE, 1 + sum(high - low + 1 for low, high in ranges) // 8)
+            case Ref(name):
+                if name not in self._costs:
+                    self._costs[name] = None
+                    self._costs[name] = self._cost(self.rules[name])
+                return self._costs[name]
+            case Seq(parts) | Alt(parts):
+                costs = [self._cost(part) for part in parts]
+                return None if None in costs else sum(cost for cost in costs if cost is not None)
+            case Repeat(part, least, most):
+                cost = self._cost(part)
+                return None if cost is None else cost * max(least, most or 1)
+
+    def _literals(self, node: Node, repeated: bool = False) -> bool:
+        match node:
+            case Text(text):
+                return '"' in text.replace('\\"', "") if repeated else _is_literal(text)
+            case Ref(name):
+                if (name, repeated) not in self._literal:
+                    self._literal[name, repeated] = self._literals(self.rules[name], repeated)
+                return self._literal[name, repeated]
+            case Seq(parts) | Alt(parts):
+                return any(self._literals(part, repeated) for part in parts)
+            case Repeat(part, _, most):
+                return self._literals(part, repeated or most != 1)
+        return False
+
+
+def _is_literal(text: str) -> bool:
+    return '"' in text.replace('\\"', "") or (len(text) >= _LITERAL and not text.isdigit())
