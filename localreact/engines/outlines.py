@@ -16,7 +16,8 @@ from outlines_core import Index, Vocabulary
 
 from localreact.decoding.vocab import Vocab
 from localreact.engines.counting import Counter
-from localreact.engines.slots import Mask, Position, Turns
+from localreact.engines.positions import Mask, Position
+from localreact.engines.slots import Turns
 from localreact.errors import GrammarError
 from localreact.grammar.slots import read
 from localreact.types import TurnGrammar

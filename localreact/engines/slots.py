@@ -14,19 +14,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from localreact.engines.counting import PLAIN, Counter
+from localreact.engines.positions import (
+    Count,
+    CountedSlot,
+    Frame,
+    Literal,
+    Mask,
+    Opening,
+    Position,
+    Rests,
+    Scan,
+    Thread,
+    Tokens,
+)
 from localreact.errors import GrammarError
 from localreact.grammar.regexes import escaped
 from localreact.grammar.rules import Ref, Text
 from localreact.grammar.slots import Chain, Choice, Counted, Loop, Pattern, Slots
 
-Mask: TypeAlias = NDArray[np.bool_]
 T = TypeVar("T", bytes, tuple[int, ...])
 
 _MAX_THREADS = 5000
@@ -44,99 +54,6 @@ _ESCAPES = (
 )
 
 
-class Automaton(Protocol):
-    """A regex over the tokens of a vocabulary. States are numbers."""
-
-    start: int
-
-    def next(self, state: int, token: int) -> int | None:
-        """The state after a token that has bytes; None where it isn't legal."""
-
-    def final(self, state: int) -> bool: ...
-
-    def mask(self, state: int) -> Mask:
-        """The legal tokens; not to be written to."""
-
-
-class Tokens(Protocol):
-    """What threads ask of a vocabulary."""
-
-    size: int
-    eog: frozenset[int]
-    pieces: list[bytes]  # empty for tokens that no turn may hold
-
-    def automaton(self, regex: str) -> Automaton: ...
-
-    def counter(self, escapes: bool, closer: int | None) -> Counter: ...
-
-    def beginnings(self, text: bytes) -> list[int]:
-        """The tokens that are a beginning of the text."""
-
-    def canonical(self, text: bytes) -> tuple[int, ...]:
-        """The text as the model's own tokenizer writes it."""
-
-
-class Frame:
-    """Something that has still to come, and what comes after it. Equal only to itself."""
-
-    __slots__ = ("node", "rest")
-
-    def __init__(self, node: Slots, rest: Frame | None) -> None:
-        self.node = node
-        self.rest = rest
-
-
-Rests: TypeAlias = tuple[Frame | None, ...]
-"""What may come after a thread, each in a frame; None for the end of the turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    """Inside a literal, of which `left` is still to come."""
-
-    left: bytes
-    rests: Rests
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """Inside a regex slot."""
-
-    slot: Automaton
-    state: int
-    rests: Rests
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """Inside a counted slot: after so many characters, at a place of the counter (inside an escape)."""
-
-    slot: CountedSlot
-    state: int
-    rests: Rests
-    characters: int = 0
-    place: int = PLAIN
-
-
-Thread: TypeAlias = Literal | Scan | Count
-
-
-@dataclass(frozen=True, eq=False)
-class CountedSlot:
-    least: int
-    most: int | None
-    automaton: Automaton
-    counter: Counter
-
-
-@dataclass(frozen=True)
-class Position:
-    """All that a turn may be in the middle of; `complete` if it may also end here."""
-
-    threads: tuple[Thread, ...]
-    complete: bool
-
-
 class Turns:
     """A grammar in the notation of `grammar.slots`, for one vocabulary. Matchers share what it works out."""
 
@@ -146,18 +63,27 @@ class Turns:
         self._frames: dict[tuple[int, int], Frame] = {}
         self._loops: dict[tuple[int, int, int | None], Loop] = {}
         self._counted: dict[tuple[Counted, str], CountedSlot] = {}
-        self._openings: dict[Rests, Position] = {}
-        self.begin = self.opening((self._frame(rules["start"], None),))
+        self._openings: dict[Rests, Opening] = {}
+        self._positions: dict[Rests, Position] = {}
+        self.begin = self.position((self._frame(rules["start"], None),))
 
     # --- where a turn may go on
 
-    def opening(self, rests: Rests) -> Position:
+    def position(self, rests: Rests) -> Position:
         """The position in which one of these comes next."""
-        if (known := self._openings.get(rests)) is None:
-            self._openings[rests] = known = self._opened(rests)
+        if (known := self._positions.get(rests)) is None:
+            opening = self._opening(rests)
+            threads: list[Thread] = [self._extended(literal) for literal in opening.literals]
+            threads += [self._entered(slot, after) for slot, after in opening.slots]
+            self._positions[rests] = known = Position(_merged(threads), opening.complete)
         return known
 
-    def _opened(self, rests: Rests) -> Position:
+    def _opening(self, rests: Rests) -> Opening:
+        if (known := self._openings.get(rests)) is None:
+            self._openings[rests] = known = self._open(rests)
+        return known
+
+    def _open(self, rests: Rests) -> Opening:
         literals: dict[str, dict[Frame | None, None]] = {}
         slots: dict[Pattern | Counted, dict[Frame | None, None]] = {}
         complete = False
@@ -206,18 +132,23 @@ class Turns:
                         waiting.append(rest)
                     if most != 0:
                         waiting.append(self._frame(part, self._frame(self._again(loop), rest)))
-        threads: list[Thread] = [self._literal(text, tuple(after)) for text, after in literals.items()]
-        threads += [self._entered(slot, tuple(after)) for slot, after in slots.items()]
-        return Position(_merged(threads), complete)
+        return Opening(
+            tuple(
+                Literal(text.encode("utf-8", "surrogatepass"), tuple(after))
+                for text, after in literals.items()
+            ),
+            tuple((slot, tuple(after)) for slot, after in slots.items()),
+            complete,
+        )
 
-    def _literal(self, text: str, rests: Rests) -> Literal:
+    def _extended(self, literal: Literal) -> Literal:
         """A literal with those that have to follow it, so that they are tokenized as one."""
-        left = text.encode("utf-8", "surrogatepass")
+        left, rests = literal.left, literal.rests
         while len(left) < _MAX_LITERAL:
-            after = self.opening(rests)
-            if after.complete or len(after.threads) != 1 or not isinstance(after.threads[0], Literal):
+            after = self._opening(rests)
+            if after.complete or after.slots or len(after.literals) != 1:
                 break
-            left, rests = left + after.threads[0].left, after.threads[0].rests
+            left, rests = left + after.literals[0].left, after.literals[0].rests
         return Literal(left, rests)
 
     def _entered(self, slot: Pattern | Counted, rests: Rests) -> Thread:
@@ -237,11 +168,11 @@ class Turns:
 
     def _tail(self, regex: str, rests: Rests) -> str:
         """How what follows a counted slot begins, if that can't be one of its characters."""
-        after = self.opening(rests)
-        literals = [thread.left for thread in after.threads if isinstance(thread, Literal)]
-        if not literals or len(literals) < len(after.threads):
+        after = self._opening(rests)
+        if after.slots or not after.literals:
             return ""
-        tail = re.match(rb"[^\w\x80-\xff]{0,8}", _common(literals))
+        common = _common([self._extended(literal).left for literal in after.literals])
+        tail = re.match(rb"[^\w\x80-\xff]{0,8}", common)
         text = tail[0].decode() if tail else ""
         return "" if re.fullmatch(regex, text[:1]) else text
 
@@ -286,7 +217,7 @@ class Turns:
                     threads += self._counting(thread, token, piece, opened)
         complete = False
         for rests in opened:
-            after = self.opening(rests)
+            after = self.position(rests)
             threads += after.threads
             complete |= after.complete
         if not threads and not complete:
@@ -308,7 +239,7 @@ class Turns:
         if step.closing is not None:
             if characters >= slot.least:
                 tail = piece[len(piece) - step.closing :]
-                for each in self.opening(thread.rests).threads:
+                for each in self.position(thread.rests).threads:
                     if isinstance(each, Literal) and each.left == tail:
                         opened[each.rests] = None
                     elif isinstance(each, Literal) and each.left.startswith(tail):

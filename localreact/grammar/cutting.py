@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from localreact.grammar.characters import STRING_CHARACTER
 from localreact.grammar.regexes import regex_of
 from localreact.grammar.rules import Alt, Chars, Node, Ref, Repeat, Seq, Text
-from localreact.grammar.slots import Choice, Counted, Loop, Pattern, Slots, chain
+from localreact.grammar.schema_rules import SchemaRules
+from localreact.grammar.slots import Choice, Counted, Loop, Pattern, Slots, chain, written
+from localreact.types import JsonSchema
 
 MAX_COST = 1500
 """What a regex slot may cost: about the states of its automaton, each weighed by how many tokens leave it.
 At a vocabulary of 49k this much is 0.1 to 0.3 s to build; what costs more is cut smaller."""
 
 _WIDE = 200  # what a character out of thousands weighs
-_LITERAL = 4  # texts from this length on are worth forcing
 
 
 class Cutter:
@@ -157,4 +159,31 @@ class Cutter:
 
 
 def _is_literal(text: str) -> bool:
-    return '"' in text.replace('\\"', "") or (len(text) >= _LITERAL and not text.isdigit())
+    """Whether a text is worth forcing: structure, or a word, rather than a part of a date or a number."""
+    word = len(text) >= 4 and not text.startswith("\\") and any(map(str.isalpha, text))
+    return word or '"' in text.replace('\\"', "")
+
+
+TERMINALS = {regex_of(STRING_CHARACTER): "CHAR"}
+"""Regexes that have a name in the notation, which every grammar of ours defines."""
+
+
+class SlotWriter:
+    """Writes the parts of a grammar: literals, and values of JSON Schemas."""
+
+    def __init__(self, *, compact: bool = False) -> None:
+        self._schemas = SchemaRules(compact=compact, prefix="json-")
+        self._cutter = Cutter(self._schemas.book.rules)
+
+    def json(self, schema: JsonSchema) -> str:
+        """An expression for the values of a schema.
+
+        Raises:
+            GrammarError: they can't be written.
+        """
+        return written(self._cutter.cut(self._schemas.add(schema)), TERMINALS)
+
+    def rules(self) -> str:
+        """The rules that the expressions so far refer to."""
+        lines = [f"{name}: {written(node, TERMINALS)}" for name, node in self._cutter.found.items()]
+        return "\n".join([*lines, *(f"{name}: /{regex}/" for regex, name in TERMINALS.items())])

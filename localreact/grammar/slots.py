@@ -10,6 +10,7 @@ The notation, one rule a line:
     name: "literal" other_rule | "another" (PART ", "){0,3} /regex/
     PART: /regex/                    a regex by its name, in upper case
     PART{12,400}, /regex/{12,400}    a counted slot: from 12 to 400 times what the regex matches
+    PART{12,}, (other_rule)?         any number from 12 on; once or not at all
 """
 
 from __future__ import annotations
@@ -60,47 +61,56 @@ class Loop:
 Slots: TypeAlias = Text | Ref | Pattern | Counted | Chain | Choice | Loop
 
 
-def chain(parts: list[Slots]) -> Slots:
-    return parts[0] if len(parts) == 1 else Chain(tuple(parts))
+def chain(parts: Iterable[Slots]) -> Slots:
+    """One after the other; texts beside each other become one."""
+    flat: list[Slots] = []
+    for part in parts:
+        for each in part.parts if isinstance(part, Chain) else (part,):
+            if isinstance(each, Text) and flat and isinstance(flat[-1], Text):
+                flat[-1] = Text(flat[-1].text + each.text)
+            else:
+                flat.append(each)
+    return flat[0] if len(flat) == 1 else Chain(tuple(flat))
 
 
 # --- the notation
 
 
-def written(node: Slots, names: Mapping[str, str], known: Mapping[str, str]) -> str:
+def written(node: Slots, terminals: Mapping[str, str]) -> str:
+    """A node in the notation. `terminals` are the names of regexes that have one, by regex."""
     match node:
         case Text(text):
             return json.dumps(text, ensure_ascii=False)
         case Ref(name):
-            return names[name]
+            return name
         case Pattern(regex):
-            return _regex(regex, known)
+            return _regex(regex, terminals)
         case Counted(regex, least, most):
-            return f"{_regex(regex, known)}{{{least},{'' if most is None else most}}}"
+            return f"{_regex(regex, terminals)}{{{least},{'' if most is None else most}}}"
         case Chain(parts):
-            return (
-                " ".join(_bracketed(part, names, known, isinstance(part, Choice)) for part in parts) or '""'
-            )
+            return " ".join(_part(part, terminals) for part in parts) or '""'
         case Choice(options):
             if not options:
                 raise GrammarError("nothing fits a choice without options")
-            return " | ".join(written(option, names, known) for option in options)
+            return " | ".join(written(option, terminals) for option in options)
+        case Loop(part, 0, 1):
+            return f"({written(part, terminals)})?"
         case Loop(part, least, most):
-            inner = _bracketed(part, names, known, True)
-            return f"{inner}{{{least},{'' if most is None else most}}}"
+            return f"({written(part, terminals)}){{{least},{'' if most is None else most}}}"
 
 
-def _bracketed(node: Slots, names: Mapping[str, str], known: Mapping[str, str], needed: bool) -> str:
-    return f"({written(node, names, known)})" if needed else written(node, names, known)
+def _part(node: Slots, terminals: Mapping[str, str]) -> str:
+    inner = written(node, terminals)
+    return f"({inner})" if isinstance(node, Choice) else inner
 
 
-def _regex(regex: str, known: Mapping[str, str]) -> str:
-    return known.get(regex) or f"/{regex}/"  # slashes are escaped already
+def _regex(regex: str, terminals: Mapping[str, str]) -> str:
+    return terminals.get(regex) or f"/{regex}/"  # slashes are escaped already
 
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>"(?:[^"\\]|\\.)*")|/(?P<regex>(?:[^/\\]|\\.)+)/|(?P<terminal>[A-Z][A-Z0-9_]*)"""
-    r"""|(?P<name>[a-z][a-z0-9_]*)|(?P<times>\{\d+,\d*\}|\?)|(?P<sign>[|()])|(?P<wrong>\S))"""
+    r"""|(?P<name>[a-z][A-Za-z0-9_-]*)|(?P<times>\{\d+,\d*\}|\?)|(?P<sign>[|()])|(?P<wrong>\S))"""
 )
 
 
@@ -118,7 +128,7 @@ def read(text: str) -> dict[str, Slots]:
             terminals[name] = rest[0].strip()[1:-1]
     rules: dict[str, Slots] = {}
     for name, *rest in pairs:
-        if name in rules or not rest or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+        if name in rules or not rest or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
             raise GrammarError(f"the grammar has no such rule, or has it twice: {name!r}")
         if name not in terminals:
             rules[name] = _Reader(name, rest[0], terminals).rule()
