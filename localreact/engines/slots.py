@@ -5,9 +5,9 @@ a regex slot or a counted slot, with what may come after it. Threads are values,
 comes after is a linked list of frames, one for each text and place, so that threads at the same place are
 one; rules may refer to themselves.
 
-No token reaches across the end of a regex slot or of a literal that a slot follows: every text of the
-language can be written, but not in every tokenization. Tokens may reach from a counted slot
-into the literal after it (`."` and `",` end a string as readily as `"`).
+No token reaches across the end of a regex slot, or from a literal into a slot: every text of the language can
+be written, but not in every tokenization. Tokens may reach from a counted slot into the literal after it, since
+`."` and `",` end a string as readily as `"`, and from a literal into those that may follow it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Turns:
         """The position in which one of these comes next."""
         if (known := self._positions.get(rests)) is None:
             opening = self._opening(rests)
-            threads: list[Thread] = [self._extended(literal) for literal in opening.literals]
+            threads: list[Thread] = [each for literal in opening.literals for each in self._extended(literal)]
             threads += [self._entered(slot, after) for slot, after in opening.slots]
             self._positions[rests] = known = Position(_merged(threads), opening.complete)
         return known
@@ -141,8 +141,16 @@ class Turns:
             complete,
         )
 
-    def _extended(self, literal: Literal) -> Literal:
-        """A literal with those that have to follow it, so that they are tokenized as one."""
+    def _extended(self, literal: Literal) -> list[Literal]:
+        """A literal with those that have to follow it, so that they are tokenized as one: also where several
+        may follow, though only once."""
+        grown = self._straight(literal)
+        after = self._opening(grown.rests)
+        if after.complete or after.slots or len(grown.left) >= _MAX_LITERAL:
+            return [grown]
+        return [self._straight(Literal(grown.left + each.left, each.rests)) for each in after.literals]
+
+    def _straight(self, literal: Literal) -> Literal:
         left, rests = literal.left, literal.rests
         while len(left) < _MAX_LITERAL:
             after = self._opening(rests)
@@ -171,7 +179,7 @@ class Turns:
         after = self._opening(rests)
         if after.slots or not after.literals:
             return ""
-        common = _common([self._extended(literal).left for literal in after.literals])
+        common = _common([self._straight(literal).left for literal in after.literals])
         tail = re.match(rb"[^\w\x80-\xff]{0,8}", common)
         text = tail[0].decode() if tail else ""
         return "" if re.fullmatch(regex, text[:1]) else text

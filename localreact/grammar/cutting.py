@@ -44,11 +44,17 @@ class Cutter:
             case Repeat(part, least, most) if (unit := self._unit(part)) is not None and most != 1:
                 return Counted(regex_of(unit), least, most)
         if self._small(node):
-            return Pattern(regex_of(node, self.rules))
+            return self._pattern(node)
         if isinstance(node, Alt):
             return Choice(tuple(map(self.cut, node.options)))
         assert isinstance(node, Repeat)  # a set of characters is always small
         return Loop(self.cut(node.part), node.least, node.most)
+
+    def _pattern(self, node: Node) -> Slots:
+        if isinstance(node, Seq) and all(isinstance(part, Text) for part in node.parts):
+            return chain(part for part in node.parts if isinstance(part, Text))
+        regex = regex_of(node, self.rules)
+        return Pattern(regex) if regex else Text("")
 
     def _flat(self, parts: Iterable[Node]) -> list[Node]:
         flat: list[Node] = []
@@ -73,9 +79,7 @@ class Cutter:
 
         def close() -> None:
             if group:
-                whole = Seq(tuple(group))
-                alone = group[0] if len(group) == 1 else None
-                cut.append(Pattern(regex_of(whole, self.rules)) if alone is None else self.cut(alone))
+                cut.append(self._pattern(Seq(tuple(group))))
                 group.clear()
 
         for number, part in enumerate(parts):
