@@ -6,8 +6,8 @@ comes after is a linked list of frames, one for each text and place, so that thr
 one; rules may refer to themselves.
 
 No token reaches across the end of a regex slot, or from a literal into a slot: every text of the language can
-be written, but not in every tokenization. Tokens may reach from a counted slot into the literal after it, since
-`."` and `",` end a string as readily as `"`, and from a literal into those that may follow it.
+be written, but not in every tokenization. Tokens may reach from a counted slot into the literal after it, as
+those that end a sentence and a string at once, and from a literal into those that may follow it.
 """
 
 from __future__ import annotations
