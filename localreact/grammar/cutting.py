@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from localreact.grammar.characters import STRING_CHARACTER
+from localreact.grammar.nodes import NOTHING, seq
 from localreact.grammar.regexes import regex_of
 from localreact.grammar.rules import Alt, Chars, Node, Ref, Repeat, Seq, Text
 from localreact.grammar.schema_rules import SchemaRules
 from localreact.grammar.slots import Choice, Counted, Loop, Pattern, Slots, chain, written
-from localreact.types import JsonSchema
+from localreact.types import JsonSchema, TurnSpec
 
 MAX_COST = 1500
 """What a regex slot may cost: about the states of its automaton, each weighed by how many tokens leave it.
@@ -173,21 +175,31 @@ TERMINALS = {regex_of(STRING_CHARACTER): "CHAR"}
 
 
 class SlotWriter:
-    """Writes the parts of a grammar: literals, and values of JSON Schemas."""
+    """Writes the parts of a grammar: literals, and values of JSON Schemas, for which `definitions` writes
+    what they consist of at the end of the template."""
 
-    def __init__(self, *, compact: bool = False) -> None:
+    language = "slots"
+
+    def __init__(self, spec: TurnSpec, compact: bool = False) -> None:
         self._schemas = SchemaRules(compact=compact, prefix="json-")
         self._cutter = Cutter(self._schemas.book.rules)
+        self.helpers: dict[str, Any] = {"definitions": self._definitions}
+
+    def literal(self, text: str) -> str:
+        return written(Text(text), TERMINALS)
 
     def json(self, schema: JsonSchema) -> str:
-        """An expression for the values of a schema.
+        return self._expression(self._schemas.add(schema))
 
-        Raises:
-            GrammarError: they can't be written.
-        """
-        return written(self._cutter.cut(self._schemas.add(schema)), TERMINALS)
+    def keywords(self, rule: str, parameters: Sequence[tuple[str, JsonSchema, bool]]) -> str:
+        members = [
+            (seq(Text(f"{name}="), self._schemas.add(schema)), needed) for name, schema, needed in parameters
+        ]
+        return f"{rule}: {self._expression(self._schemas.book.members(members, NOTHING))}"
 
-    def rules(self) -> str:
-        """The rules that the expressions so far refer to."""
+    def _expression(self, node: Node) -> str:
+        return written(self._cutter.cut(node), TERMINALS)
+
+    def _definitions(self) -> str:
         lines = [f"{name}: {written(node, TERMINALS)}" for name, node in self._cutter.found.items()]
         return "\n".join([*lines, *(f"{name}: /{regex}/" for regex, name in TERMINALS.items())])
