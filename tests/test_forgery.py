@@ -16,6 +16,7 @@ from localreact.decoding.vocab import Vocab
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.engines.base import Engine
 from localreact.engines.gbnf import GbnfEngine
+from localreact.engines.outlines import OutlinesEngine
 from localreact.grammar.markers import marker_pattern
 from localreact.protocols import PROTOCOLS, protocol
 from localreact.types import Completion, Finish, Limits, Sampling, Segment, TurnSpec
@@ -95,6 +96,8 @@ def engine_of(endpoint: LlamaEndpoint, name: str) -> Engine:
     """Another engine for a model that is loaded already."""
     if name == "gbnf":
         return GbnfEngine(endpoint._model.vocab)
+    if name == "outlines":
+        return OutlinesEngine.for_vocab(endpoint._model.vocab)
     assert endpoint._engine is not None
     return endpoint._engine
 
@@ -114,7 +117,7 @@ def write_turn(endpoint: LlamaEndpoint, engine_name: str, wish: Wish, name: str,
 
 
 @pytest.mark.parametrize("model", ["smollm2", "tiny"])
-@pytest.mark.parametrize("engine", ["llguidance", "gbnf"])
+@pytest.mark.parametrize("engine", ["llguidance", "gbnf", "outlines"])
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("wish", WISHES)
 def test_whatever_a_model_wants_it_writes_one_turn_or_none(
@@ -135,7 +138,7 @@ def test_whatever_a_model_wants_it_writes_one_turn_or_none(
             )
 
 
-@pytest.mark.parametrize("engine", ["llguidance", "gbnf"])
+@pytest.mark.parametrize("engine", ["llguidance", "gbnf", "outlines"])
 def test_most_adversaries_do_complete_a_turn(smollm2: LlamaEndpoint, engine: str) -> None:
     """So that the test above isn't passed by never finishing anything."""
     stops = [write_turn(smollm2, engine, WISHES[wish], name, 0).stop for wish in WISHES for name in PROTOCOLS]

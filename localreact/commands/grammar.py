@@ -11,6 +11,7 @@ import typer
 from localreact.commands.files import read_json
 from localreact.engines import gbnf_text
 from localreact.engines.llguidance import LLGuidanceEngine
+from localreact.engines.outlines import OutlinesEngine
 from localreact.errors import UsageError
 from localreact.grammar.schema import Relaxation, enforceable
 from localreact.protocols import PROTOCOLS, protocol
@@ -33,7 +34,7 @@ ToolOption = Annotated[
 SchemaOption = Annotated[
     Path | None, typer.Option(help="A JSON Schema: the parameters of one tool, named 'tool'.")
 ]
-LANGUAGES = {"llguidance": "lark", "gbnf": "gbnf"}
+LANGUAGES = {"llguidance": "lark", "gbnf": "gbnf", "outlines": "slots"}
 """Of the engines that a grammar can be looked at for."""
 
 EngineOption = Annotated[str, typer.Option(help=f"The engine to write it for: {', '.join(LANGUAGES)}.")]
@@ -101,9 +102,13 @@ def _try(grammar: TurnGrammar, text: str | None) -> bool | None:
     if grammar.language == "gbnf":
         gbnf_text.check(grammar)
         return None if text is None else gbnf_text.accepts(grammar, text)
-    engine = LLGuidanceEngine.over_bytes()
+    engine = _over_bytes(grammar.language)
     engine.start(grammar)
     return None if text is None else engine.accepts(grammar, text)
+
+
+def _over_bytes(language: str) -> LLGuidanceEngine | OutlinesEngine:
+    return OutlinesEngine.over_bytes() if language == "slots" else LLGuidanceEngine.over_bytes()
 
 
 def _load(names: list[str] | None, schema: Path | None, protocol_name: str, engine: str) -> _Loaded:

@@ -39,7 +39,7 @@ from localreact.types import (
     Usage,
 )
 
-ENGINES = ("llguidance", "gbnf", "free")
+ENGINES = ("llguidance", "gbnf", "outlines", "free")
 
 
 class LlamaEndpoint:
@@ -50,8 +50,8 @@ class LlamaEndpoint:
         card: what is known of the model; by default the card that knows the file's own name.
         n_ctx: tokens of context; by default the card's, at most what the model was trained for.
         n_threads: by default the physical cores that the process may use.
-        engine: `llguidance`; `gbnf`, llama.cpp's own grammars; or `free` for no grammar at all (to compare
-            with).
+        engine: `llguidance`; `gbnf`, llama.cpp's own grammars; `outlines`; or `free` for no grammar at
+            all (to compare with).
 
     Raises:
         MissingPartError: llama-cpp-python isn't there.
@@ -226,6 +226,10 @@ class LlamaEndpoint:
 def _engine(name: str, vocab: Vocab) -> Engine | None:
     if name == "llguidance":
         return LLGuidanceEngine.for_vocab(vocab)
+    if name == "outlines":
+        from localreact.engines.outlines import OutlinesEngine  # only for those who ask for it
+
+        return OutlinesEngine.for_vocab(vocab)
     return GbnfEngine(vocab) if name == "gbnf" else None
 
 

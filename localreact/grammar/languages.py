@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from localreact.errors import GrammarError
 from localreact.grammar import gbnf, lark, patterns
 from localreact.grammar.characters import Ranges, complement, intersection, of, union
+from localreact.grammar.cutting import SlotWriter
 from localreact.grammar.marker_rules import marker_rules
 from localreact.grammar.markers import marker_pattern, marker_words
 from localreact.grammar.nodes import NOTHING, alt, seq
@@ -147,12 +148,13 @@ def _chars(ranges: Ranges) -> Node:
     return Chars(ranges) if ranges else NOTHING
 
 
-WRITERS: dict[str, type[LarkWriter] | type[GbnfWriter]] = {"lark": LarkWriter, "gbnf": GbnfWriter}
+AnyWriter: TypeAlias = LarkWriter | GbnfWriter | SlotWriter
+WRITERS: dict[str, type[AnyWriter]] = {"lark": LarkWriter, "gbnf": GbnfWriter, "slots": SlotWriter}
 
 
 def writer(
     language: str, spec: TurnSpec, *, protocol: str, compact: bool = False, markers: Sequence[str] = ()
-) -> LarkWriter | GbnfWriter:
+) -> AnyWriter:
     """
     Raises:
         GrammarError: turns can't be written in that language.

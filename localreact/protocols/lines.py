@@ -108,8 +108,8 @@ class LineProtocol(ABC):
             argument=lambda tool: parts.argument(*argument_of(tool, spec)),
             **parts.helpers,
         )
-        # Lark counts the characters of these lines itself.
-        return TurnGrammar(language, text, () if language == "lark" else self.bounds(spec))
+        # The other languages count the characters of these lines themselves.
+        return TurnGrammar(language, text, self.bounds(spec) if language == "gbnf" else ())
 
     def parse(self, text: str, tools: Sequence[ToolSpec] = (), structured: bool = False) -> Turn:
         found = _split(text)
