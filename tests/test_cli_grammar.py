@@ -31,6 +31,25 @@ def test_a_text_is_tried(text: str, code: int) -> None:
     assert localreact("grammar", "check", "--accepts", text).returncode == code
 
 
+@pytest.mark.parametrize("protocol", ["json", "text", "bracket", "call"])
+def test_a_grammar_of_slots_is_shown(protocol: str) -> None:
+    done = localreact("grammar", "show", "-T", "calculator", "--protocol", protocol, "--engine", "outlines")
+    assert done.returncode == 0
+    assert "{12,400}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (CALL % '{"expression": "1+1"}', 0),
+        (CALL % '{"expression": 2}', 1),
+        (CALL % '{"expression": "1+1"}' + '{"type": "tool_result", "result": "2"}', 1),
+    ],
+)
+def test_a_text_is_tried_on_slots(text: str, code: int) -> None:
+    assert localreact("grammar", "check", "--engine", "outlines", "--accepts", text).returncode == code
+
+
 def test_relaxations_are_reported(tmp_path: Path) -> None:
     definition = {
         "type": "function",

@@ -49,7 +49,7 @@ def engine(vocab: Vocab) -> OutlinesEngine:
 # --- the language
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(NODES, TEXTS)
 def test_what_is_accepted_is_what_the_rules_say(node: Node, text: str) -> None:
     assert BYTES.accepts(of_rules(Rules(node)), text) == Recogniser(Rules(node)).accepts(text)
@@ -99,6 +99,7 @@ VALUES = st.recursive(
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=json.dumps)
+@settings(deadline=None)
 @given(VALUES, st.integers(0, 60), st.sampled_from(["", '"', ",", "}", "1", " "]))
 def test_schemas_accept_what_their_rules_accept(schema: Any, value: Any, at: int, put_in: str) -> None:
     rules, _ = schema_rules(schema)
