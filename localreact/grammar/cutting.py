@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from localreact.grammar.arguments import bracket_argument
 from localreact.grammar.characters import STRING_CHARACTER
 from localreact.grammar.nodes import NOTHING, seq
 from localreact.grammar.regexes import regex_of
@@ -17,6 +18,8 @@ from localreact.types import JsonSchema, TurnSpec
 MAX_COST = 1500
 """What a regex slot may cost: about the states of its automaton, each weighed by how many tokens leave it.
 At a vocabulary of 49k this much is 0.1 to 0.3 s to build; what costs more is cut smaller."""
+
+_FAR = 6  # counts beyond are followed far
 
 _WIDE = 200  # what a character out of thousands weighs
 
@@ -142,9 +145,17 @@ class Cutter:
                     self._costs[name] = None
                     self._costs[name] = self._cost(self.rules[name])
                 return self._costs[name]
-            case Seq(parts) | Alt(parts):
+            case Seq(parts):
                 costs = [self._cost(part) for part in parts]
                 return None if None in costs else sum(cost for cost in costs if cost is not None)
+            case Alt(parts):
+                costs = [self._cost(part) for part in parts]
+                if None in costs:
+                    return None
+                # outlines minimises the automaton first, which takes time exponential in how far counted
+                # alternatives run side by side: 20 s for the integers up to 2**53.
+                counted = max(1, sum(_counts_far(part) for part in parts))
+                return counted**3 * sum(cost for cost in costs if cost is not None)
             case Repeat(part, least, most):
                 cost = self._cost(part)
                 return None if cost is None else cost * max(least, most or 1)
@@ -164,6 +175,15 @@ class Cutter:
         return False
 
 
+def _counts_far(node: Node) -> bool:
+    match node:
+        case Repeat(_, least, most):
+            return max(least, most or 0) >= _FAR
+        case Seq(parts) | Alt(parts):
+            return any(map(_counts_far, parts))
+    return False
+
+
 def _is_literal(text: str) -> bool:
     """Whether a text is worth forcing: structure, or a word, rather than a part of a date or a number."""
     word = len(text) >= 4 and not text.startswith("\\") and any(map(str.isalpha, text))
@@ -180,7 +200,8 @@ class SlotWriter:
 
     language = "slots"
 
-    def __init__(self, spec: TurnSpec, compact: bool = False) -> None:
+    def __init__(self, spec: TurnSpec, compact: bool, markers: Sequence[str]) -> None:
+        self._markers = tuple(markers)
         self._schemas = SchemaRules(compact=compact, prefix="json-")
         self._cutter = Cutter(self._schemas.book.rules)
         self.helpers: dict[str, Any] = {"definitions": self._definitions}
@@ -196,6 +217,10 @@ class SlotWriter:
             (seq(Text(f"{name}="), self._schemas.add(schema)), needed) for name, schema, needed in parameters
         ]
         return f"{rule}: {self._expression(self._schemas.book.members(members, NOTHING))}"
+
+    def argument(self, schema: JsonSchema, least: int, most: int) -> str:
+        node = bracket_argument(schema, self._markers)
+        return f"INNER{{{least},{most}}}" if node is None else self._expression(node)
 
     def _expression(self, node: Node) -> str:
         return written(self._cutter.cut(node), TERMINALS)

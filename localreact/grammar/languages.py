@@ -7,18 +7,15 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 from localreact.errors import GrammarError
-from localreact.grammar import gbnf, lark, patterns
-from localreact.grammar.characters import Ranges, complement, intersection, of, union
+from localreact.grammar import gbnf, lark
+from localreact.grammar.arguments import bracket_argument, values_of
 from localreact.grammar.cutting import SlotWriter
 from localreact.grammar.marker_rules import marker_rules
-from localreact.grammar.markers import marker_pattern, marker_words
-from localreact.grammar.nodes import NOTHING, alt, seq
-from localreact.grammar.rules import Chars, Node, Text
+from localreact.grammar.markers import marker_words
+from localreact.grammar.nodes import NOTHING, seq
+from localreact.grammar.rules import Text
 from localreact.grammar.schema_rules import SchemaRules
 from localreact.types import JsonSchema, TurnSpec
-
-PLAIN: Ranges = complement(union(((0, 0x1F), (0x7F, 0x7F)), of("]:：")))
-"""Printable characters that neither end a bracket argument nor could be part of a marker's end."""
 
 
 class Writer(Protocol):
@@ -72,7 +69,7 @@ class LarkWriter:
 
     def argument(self, schema: JsonSchema, least: int, most: int) -> str:
         terminal = f"/[^\\x00-\\x1f\\x7f\\]]{{{least},{most}}}/ & FREE"
-        if (values := _values(schema)) is not None:
+        if (values := values_of(schema)) is not None:
             return f"{terminal} & /{'|'.join(map(lark.escaped, values))}/"
         if "pattern" in schema:
             return f"{terminal} & /{lark.whole(schema['pattern'])}/"
@@ -110,19 +107,9 @@ class GbnfWriter:
         return f"{rule} ::= {gbnf.expression(book.members(members, NOTHING))}"
 
     def argument(self, schema: JsonSchema, least: int, most: int) -> str:
-        """Its length is counted by the engine. Where a pattern has to hold too, colons are left out."""
-        if (values := _values(schema)) is not None:
-            found = marker_pattern(self._markers)
-            return gbnf.expression(
-                alt(Text(v) for v in values if v.isprintable() and "]" not in v and not found.search(v))
-            )
-        if "pattern" in schema:
-            try:
-                tree = patterns.parse(schema["pattern"])
-            except GrammarError:
-                return self._free_text("inner", "]")  # checked after the turn
-            return gbnf.expression(patterns.written(tree, lambda ranges: _chars(intersection(ranges, PLAIN))))
-        return self._free_text("inner", "]")
+        """Its length is counted by the engine."""
+        node = bracket_argument(schema, self._markers)
+        return self._free_text("inner", "]") if node is None else gbnf.expression(node)
 
     def _free_text(self, name: str, without: str = "") -> str:
         """The name of a rule for text without a marker, and without some characters."""
@@ -136,16 +123,6 @@ class GbnfWriter:
 @functools.lru_cache(maxsize=64)
 def _marker_definitions(name: str, without: str, markers: tuple[str, ...]) -> str:
     return gbnf.definitions(marker_rules(name, without, markers))
-
-
-def _values(schema: JsonSchema) -> list[str] | None:
-    """The only texts that fit, where there are such."""
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    return None if values is None else [str(value) for value in values]
-
-
-def _chars(ranges: Ranges) -> Node:
-    return Chars(ranges) if ranges else NOTHING
 
 
 AnyWriter: TypeAlias = LarkWriter | GbnfWriter | SlotWriter

@@ -61,12 +61,12 @@ def _naturals(least: int, most: int | None) -> Node:
         longer = seq(Chars(((49, 57),)), Repeat(DIGIT, len(low)))
         return alt([_same_length(low, "9" * len(low)), longer])
     high = str(most)
-    options = []
-    for length in range(len(low), len(high) + 1):
-        first = low if length == len(low) else "1" + "0" * (length - 1)
-        last = high if length == len(high) else "9" * length
-        options.append(_same_length(first, last))
-    return alt(options)
+    if len(low) == len(high):
+        return _same_length(low, high)
+    options = [_same_length(low, "9" * len(low))]
+    if len(high) - len(low) > 1:
+        options.append(seq(Chars(((49, 57),)), repeat(DIGIT, len(low), len(high) - 2)))
+    return alt([*options, _same_length("1" + "0" * (len(high) - 1), high)])
 
 
 def _same_length(low: str, high: str) -> Node:

@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 from localreact.decoding.session import Model
 from localreact.engines.gbnf import GbnfEngine
 from localreact.engines.llguidance import LLGuidanceEngine
+from localreact.engines.outlines import OutlinesEngine
 from localreact.grammar.lark import bounded
 from localreact.grammar.schema import enforceable
 from localreact.protocols import JsonProtocol
@@ -18,6 +19,7 @@ from tests.schemas import Case, cases
 
 CASES = list(cases())
 LLGUIDANCE = LLGuidanceEngine.over_bytes()
+OUTLINES = OutlinesEngine.over_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def takes(engine: GbnfEngine, grammar: TurnGrammar, text: str) -> bool:
 def test_engines_and_validation_agree(gbnf: GbnfEngine, case: Case) -> None:
     spec = ToolSpec("t", "", case.schema)
     decisions = {}
-    for language in ("lark", "gbnf"):
+    for language in ("lark", "gbnf", "slots"):
         enforced, left_out = enforceable(spec, language)
         assert not left_out
         decisions[language] = JsonProtocol().grammar(TurnSpec((enforced,), answer=False), language)
@@ -50,6 +52,7 @@ def test_engines_and_validation_agree(gbnf: GbnfEngine, case: Case) -> None:
         fits = validator.is_valid(arguments)
         assert LLGUIDANCE.accepts(decisions["lark"], text) == fits, arguments
         assert takes(gbnf, decisions["gbnf"], text) == fits, arguments
+        assert OUTLINES.accepts(decisions["slots"], text) == fits, arguments
 
 
 def test_there_are_enough_schemas_and_both_verdicts() -> None:

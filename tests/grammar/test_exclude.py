@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localreact.engines.llguidance import LLGuidanceEngine
+from localreact.engines.outlines import OutlinesEngine
 from localreact.grammar.exclude import other_strings, without
 from localreact.protocols import JsonProtocol, protocol
 from localreact.types import ToolCall, ToolSpec, TurnSpec
 from tests.specs import SEARCH
 
 ENGINE = LLGuidanceEngine.over_bytes()
+OUTLINES = OutlinesEngine.over_bytes()
 ROOM = ToolSpec(
     "book",
     "Book a room.",
@@ -41,7 +43,11 @@ def takes(pieces: tuple[ToolSpec, ...], arguments: Mapping[str, Any], name: str 
         return False
     writer = protocol(name)
     grammar = writer.grammar(TurnSpec(tools=pieces, answer=False), "lark")
-    return ENGINE.accepts(grammar, writer.write(ToolCall("I think about it.", pieces[0].name, arguments)))
+    text = writer.write(ToolCall("I think about it.", pieces[0].name, arguments))
+    taken = ENGINE.accepts(grammar, text)
+    slots = writer.grammar(TurnSpec(tools=pieces, answer=False), "slots")
+    assert OUTLINES.accepts(slots, text) == taken
+    return taken
 
 
 @settings(max_examples=60, deadline=None)
