@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from localreact.decoding.session import Model
+from localreact.decoding.model import Model
 from localreact.decoding.vocab import Vocab
 from localreact.endpoints.cards import cards
 from localreact.engines.llguidance import LLGuidanceEngine

@@ -32,7 +32,7 @@ from referencing import Registry
 from rich.console import Console
 from rich.table import Table
 
-from localreact.decoding.session import Model
+from localreact.decoding.model import Model
 from localreact.endpoints.cards import cards as model_cards
 from localreact.engines.gbnf import GbnfEngine
 from localreact.engines.llguidance import LLGuidanceEngine

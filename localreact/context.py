@@ -25,16 +25,19 @@ class Transcript:
         self._to_user = chat.system_to_user
         self._open = ""  # what closes the reasoning that the last delimiter opened
         self._taken = 0
+        self._shared = 0
 
     @property
     def prompt(self) -> Prompt:
         """Everything so far; it ends where the model is to speak."""
-        return Prompt(tuple(self._segments))
+        return Prompt(tuple(self._segments), self._shared)
 
     def copy(self) -> Transcript:
-        """A transcript that goes its own way from here; nothing of it counts as taken."""
+        """A transcript that goes its own way from here and shares what there is; nothing of it counts
+        as taken."""
         twin = Transcript(self._chat, ())
         twin._segments, twin._to_user, twin._open = list(self._segments), self._to_user, self._open
+        twin._shared = len(twin._segments)
         return twin
 
     def take_new(self) -> tuple[Segment, ...]:

@@ -50,7 +50,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
+    """The first `shared` segments are the same for many runs: worth keeping once they are evaluated."""
+
     segments: tuple[Segment, ...]
+    shared: int = 0
 
     @property
     def text(self) -> str:
@@ -204,10 +207,13 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a token is chosen. The defaults are greedy; `temperature` 0 ignores the rest.
+    """How a token is chosen. The defaults are greedy; `temperature` 0 ignores the truncations.
 
     `top_k` 0, `top_p` 1 and `min_p` 0 switch the respective truncation off. Truncation looks at
     the unscaled logits, in the order top_k, top_p, min_p; the temperature comes last, as in llama.cpp.
+
+    `repeat_penalty` (1: off) comes before all that, greedy or not: the logits of tokens among the last
+    `repeat_last_n` of prompt and turn are divided by it where they are positive, else multiplied.
     """
 
     temperature: float = 0.0
@@ -215,6 +221,8 @@ class Sampling:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int = 0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
 
 
 @dataclass(frozen=True, slots=True)

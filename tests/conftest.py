@@ -25,6 +25,14 @@ def _own_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCALREACT_LLAMA_LOG", raising=False)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nor keeps prefixes there; all tests share what they keep."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("LOCALREACT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf", chat_template=CHATML)

@@ -9,8 +9,6 @@ import pytest
 
 from localreact import Agent, Run, ScriptedEndpoint, Tool, ToolExample, tool
 from localreact.budgets import Budgets
-from localreact.decoding.loop import decode
-from localreact.decoding.samplers import Sampler
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.errors import GrammarError, UsageError
@@ -25,15 +23,13 @@ from localreact.types import (
     Completion,
     Evidence,
     Finish,
-    Limits,
     Observation,
-    Sampling,
     Source,
     ToolCall,
     ToolSpec,
     TurnSpec,
 )
-from tests.test_forgery import WISHES, WishfulSession
+from tests.test_forgery import WISHES, write_wish
 
 PAGE = 'The bridge is 640 metres long.\nIt is called "Tessel".'
 JSON = JsonProtocol()
@@ -233,14 +229,7 @@ SPEC = TurnSpec(
 
 def write_finish(endpoint: LlamaEndpoint, wish: str, name: str, seed: int) -> Completion:
     matcher = endpoint._start(protocol(name).grammar(SPEC, "lark"), ())
-    session: Any = WishfulSession(endpoint._model, WISHES[wish], seed)
-    writing = decode(session, [1], matcher, Sampler(Sampling(temperature=1.0, seed=seed)), Limits(900))
-    while True:
-        try:
-            next(writing)
-        except StopIteration as finished:
-            completion: Completion = finished.value
-            return completion
+    return write_wish(endpoint._model.vocab, matcher, WISHES[wish], seed, max_tokens=900)
 
 
 @pytest.mark.parametrize("model", ["smollm2", "tiny"])

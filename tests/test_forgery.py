@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localreact.decoding.loop import decode
+from localreact.decoding.loop import TurnWriter
 from localreact.decoding.samplers import Sampler
 from localreact.decoding.vocab import Vocab
 from localreact.endpoints.llama import LlamaEndpoint
-from localreact.engines.base import Engine
+from localreact.engines.base import Engine, Matcher
 from localreact.engines.gbnf import GbnfEngine
 from localreact.engines.outlines import OutlinesEngine
 from localreact.grammar.markers import marker_pattern
@@ -73,24 +72,6 @@ WISHES: dict[str, Wish] = {
 }
 
 
-class WishfulSession:
-    """Stands in for the model alone: its logits are a wish. Vocabulary and engine are the real ones."""
-
-    def __init__(self, model: Any, wish: Wish, seed: int) -> None:
-        self.model = model
-        self.n_ctx = 4096
-        self.tokens: list[int] = []
-        self._wish = wish
-        self._random = np.random.default_rng(seed)
-
-    def rewind_to(self, ids: Sequence[int]) -> int:
-        return 0
-
-    def extend(self, ids: Sequence[int], check: Callable[[], None]) -> Logits:
-        self.tokens.extend(ids)
-        return self._wish(self.model.vocab, self.tokens, self._random)
-
-
 @functools.cache
 def engine_of(endpoint: LlamaEndpoint, name: str) -> Engine:
     """Another engine for a model that is loaded already."""
@@ -103,17 +84,19 @@ def engine_of(endpoint: LlamaEndpoint, name: str) -> Engine:
 
 
 def write_turn(endpoint: LlamaEndpoint, engine_name: str, wish: Wish, name: str, seed: int) -> Completion:
+    """A turn by a model whose logits are a wish. Vocabulary and engine are the real ones."""
     engine = engine_of(endpoint, engine_name)
     matcher = engine.start(protocol(name).grammar(SPEC, engine.language))
-    session: Any = WishfulSession(endpoint._model, wish, seed)
-    sampler = Sampler(Sampling(temperature=1.0, seed=seed))
-    writing = decode(session, [1], matcher, sampler, Limits(600))
-    while True:
-        try:
-            next(writing)
-        except StopIteration as finished:
-            completion: Completion = finished.value
-            return completion
+    return write_wish(endpoint._model.vocab, matcher, wish, seed)
+
+
+def write_wish(vocab: Vocab, matcher: Matcher, wish: Wish, seed: int, max_tokens: int = 600) -> Completion:
+    sampler, random = Sampler(Sampling(temperature=1.0, seed=seed)), np.random.default_rng(seed)
+    writer = TurnWriter(vocab, [1], matcher, sampler, Limits(max_tokens), n_ctx=4096)
+    written = [1, *writer.advance(None)]
+    while writer.stop is None:
+        written += writer.advance(wish(vocab, written, random))
+    return writer.completion()
 
 
 @pytest.mark.parametrize("model", ["smollm2", "tiny"])

@@ -76,6 +76,16 @@ def run(
     deadline: Annotated[float | None, typer.Option(help="Seconds at most.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers (with --temp).")] = 0,
     temp: Annotated[float, typer.Option(help="Temperature; 0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Choose among the K likeliest tokens only; 0: all.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Choose among the likeliest tokens that make up this share; 1: all.")
+    ] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(help="Leave out tokens below this share of the likeliest one's chance; 0: none.")
+    ] = 0.0,
+    repeat_penalty: Annotated[
+        float, typer.Option(help="Make tokens among the last 64 less likely; 1: off.")
+    ] = 1.0,
     ctx: Annotated[
         int | None, typer.Option(help="Tokens of context. Default: as the model card says.")
     ] = None,
@@ -146,7 +156,7 @@ def run(
                 max_tokens=max_tokens,
                 reasoning_tokens=reasoning_tokens,
                 deadline=deadline,
-                sampling=Sampling(temperature=temp, seed=seed),
+                sampling=Sampling(temp, top_k, top_p, min_p, seed, repeat_penalty),
                 evidence_gate=evidence_gate,
                 cite=cite,
                 protocol=protocol,

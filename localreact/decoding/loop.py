@@ -1,24 +1,23 @@
 """The decode loop: forced tokens in one batch, candidate first, stop at the last byte of the turn.
 
-Knows nothing of ReAct, prompts or llama.cpp: it works on a session, a matcher and a sampler.
+It is written inside out: a `TurnWriter` says what to evaluate and is told the logits, so that a scheduler
+can step many of them. Knows nothing of ReAct, prompts or llama.cpp: it works on a matcher and a sampler.
 """
 
 from __future__ import annotations
 
 import codecs
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from localreact.decoding.samplers import Sampler
-from localreact.decoding.session import Session
+from localreact.decoding.vocab import Vocab
 from localreact.engines.base import Matcher
 from localreact.types import Author, Completion, Limits, Span, StopReason, Timings, Usage
-
-
-class _Stop(Exception):  # noqa: N818  (control flow, not an error)
-    def __init__(self, reason: StopReason) -> None:
-        self.reason = reason
 
 
 @dataclass
@@ -69,92 +68,150 @@ class TurnText:
         return Span(last.author, rest, reasoning=last.reasoning)
 
 
-def decode(
-    session: Session,
-    ids: Sequence[int],
-    matcher: Matcher,
-    sampler: Sampler,
-    limits: Limits,
-    reasoning: Matcher | None = None,
-) -> Generator[Span, None, Completion]:
-    """Complete the prompt `ids` to one turn. Yields text as it is made; returns the whole.
+class TurnWriter:
+    """Writes one turn after a prompt.
+
+        new = writer.advance(None)
+        while new:
+            evaluate(new)           # the first time: after the prompt
+            new = writer.advance(logits)
+        writer.completion()
+
+    Text goes to `emit` as it is made. `stop` says why the turn ended, once it has.
 
     `reasoning` holds what comes before the turn until it is done; its budget is its own, and the turn's
     limit doesn't count it. The completion's `reasoning` is its text as written, tags included.
-
-    Raises:
-        EndpointError: the model failed.
-        GrammarError: no token of the vocabulary can continue the turn.
     """
-    started = time.perf_counter()
-    constraint = 0.0
-    vocab = session.model.vocab
-    turn = TurnText(vocab.pieces)
-    reused = session.rewind_to(ids)
-    pending: list[int] = list(ids[reused:])
-    prompt_ready: float | None = None
 
-    def check() -> None:
+    def __init__(
+        self,
+        vocab: Vocab,
+        prompt: Sequence[int],
+        matcher: Matcher,
+        sampler: Sampler,
+        limits: Limits,
+        n_ctx: int,
+        emit: Callable[[Span], None] = lambda span: None,
+        reasoning: Matcher | None = None,
+    ) -> None:
+        self.prompt = prompt
+        self.turn = TurnText(vocab.pieces)
+        self.stop: StopReason | None = None
+        self.reused = 0
+        self._vocab = vocab
+        self._matcher = matcher
+        self._phase = reasoning or matcher
+        self._sampler = sampler
+        self._limits = limits
+        self._n_ctx = n_ctx
+        self.emit = emit
+        self._constraint_s = 0.0
+        self._started = self._prompt_ready = self._ended = 0.0
+
+    def begin(self, reused: int) -> None:
+        """The clock starts. `reused` tokens of the prompt needn't be evaluated."""
+        self.reused = reused
+        self._started = time.perf_counter()
+
+    def interrupted(self) -> bool:
+        """Whether a cancel or the deadline ends the turn here."""
+        limits = self._limits
         if limits.cancel is not None and limits.cancel.is_set():
-            raise _Stop("cancelled")
-        if limits.deadline is not None and time.monotonic() >= limits.deadline:
-            raise _Stop("deadline")
+            self._finish("cancelled")
+        elif limits.deadline is not None and time.monotonic() >= limits.deadline:
+            self._finish("deadline")
+        return self.stop is not None
 
-    stop: StopReason
-    phase = reasoning or matcher
-    try:
-        while True:
-            thinking = phase is not matcher
-            before = time.perf_counter()
-            forced = phase.forced()
-            if forced:
-                phase.accept(forced)
-            done = phase.done
-            constraint += time.perf_counter() - before
-            if forced:
-                if not thinking and turn.in_turn + len(forced) > limits.max_tokens:
-                    raise _Stop("length")
-                pending += forced
-                yield turn.add(forced, "forced", thinking)
-            if done and thinking:
-                phase = matcher
-                continue
-            if done:
-                raise _Stop("complete")
-            spent = not thinking and turn.in_turn >= limits.max_tokens
-            if spent or len(session.tokens) + len(pending) > session.n_ctx:
-                raise _Stop("length")
-            check()
-            logits = session.extend(pending, check)
-            if prompt_ready is None:
-                prompt_ready = time.perf_counter()
-            before = time.perf_counter()
-            token = sampler.choose(logits, phase)
-            if token in vocab.eog:
-                raise _Stop("eog")
-            phase.accept([token])
-            constraint += time.perf_counter() - before
-            pending = [token]
-            yield turn.add(pending, "sampled", thinking)
-    except _Stop as stopped:
-        stop = stopped.reason
-    if (rest := turn.finish()) is not None:
-        yield rest
-    ended = time.perf_counter()
-    prompt_ready = prompt_ready if prompt_ready is not None else ended
-    return Completion(
-        text=turn.text(reasoning=False),
-        reasoning=turn.text(reasoning=True),
-        stop=stop,
-        tokens=tuple(turn.tokens),
-        spans=tuple(turn.spans),
-        usage=Usage(
-            prompt=len(ids),
-            reused=reused,
-            sampled=turn.sampled,
-            forced=turn.in_turn - turn.sampled,
-            masks=sampler.masks,
-            reasoning=turn.reasoning,
-        ),
-        timings=Timings(prompt_ready - started, ended - prompt_ready, constraint),
-    )
+    def advance(self, logits: NDArray[np.float32] | None) -> list[int]:
+        """The tokens to evaluate next; none once the turn has ended. `logits` are those after the last
+        token; None before the first.
+
+        Raises:
+            GrammarError: no token of the vocabulary can continue the turn.
+        """
+        new: list[int] = []
+        before = time.perf_counter()
+        if logits is not None:
+            if not self._prompt_ready:
+                self._prompt_ready = before
+            token = self._sampler.choose(logits, self._phase, self._recent())
+            if token in self._vocab.eog:
+                self._finish("eog", before)
+                return []
+            new.append(token)
+            self._phase.accept(new)
+            self._constraint_s += time.perf_counter() - before
+            self._write(new, "sampled")
+        done = self._force(new)
+        if done and self._phase is not self._matcher and self.stop is None:
+            self._phase = self._matcher
+            done = self._force(new)
+        if self.stop is not None:
+            return []
+        turn = self.turn
+        spent = self._phase is self._matcher and turn.in_turn >= self._limits.max_tokens
+        if done:
+            self._finish("complete")
+        elif spent or len(self.prompt) + len(turn.tokens) > self._n_ctx:
+            self._finish("length")
+        return [] if self.interrupted() else new
+
+    def _force(self, new: list[int]) -> bool:
+        """Add what the grammar leaves no choice about; whether the phase is done then."""
+        before = time.perf_counter()
+        forced = self._phase.forced()
+        if forced:
+            self._phase.accept(forced)
+        done = self._phase.done
+        self._constraint_s += time.perf_counter() - before
+        if forced:
+            in_turn = self.turn.in_turn + len(forced)
+            if self._phase is self._matcher and in_turn > self._limits.max_tokens:
+                self._finish("length")
+                return False
+            self._write(forced, "forced")
+            new += forced
+        return done
+
+    def _write(self, tokens: Sequence[int], author: Author) -> None:
+        self.emit(self.turn.add(tokens, author, self._phase is not self._matcher))
+
+    def _recent(self) -> list[int]:
+        if not (n := self._sampler.looks_back):
+            return []
+        recent = self.turn.tokens[-n:]
+        missing = n - len(recent)
+        return [*self.prompt[-missing:], *recent] if missing else recent
+
+    def _finish(self, stop: StopReason, constraint_since: float | None = None) -> None:
+        if self.stop is not None:
+            return
+        self.stop = stop
+        self._ended = time.perf_counter()
+        if constraint_since is not None:
+            self._constraint_s += self._ended - constraint_since
+        if (rest := self.turn.finish()) is not None:
+            self.emit(rest)
+
+    def completion(self) -> Completion:
+        """The whole turn, once it has ended."""
+        assert self.stop is not None
+        turn = self.turn
+        started = self._started or self._ended  # a turn may end before it began
+        prompt_ready = self._prompt_ready or self._ended
+        return Completion(
+            text=turn.text(reasoning=False),
+            reasoning=turn.text(reasoning=True),
+            stop=self.stop,
+            tokens=tuple(turn.tokens),
+            spans=tuple(turn.spans),
+            usage=Usage(
+                prompt=len(self.prompt),
+                reused=self.reused,
+                sampled=turn.sampled,
+                forced=turn.in_turn - turn.sampled,
+                masks=self._sampler.masks,
+                reasoning=turn.reasoning,
+            ),
+            timings=Timings(prompt_ready - started, self._ended - prompt_ready, self._constraint_s),
+        )

@@ -8,6 +8,7 @@ the legal, truncated set; only otherwise is a mask computed, and the same noise 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -53,6 +54,10 @@ def check(sampling: Sampling) -> None:
         raise UsageError(f"top_p must be above 0 and at most 1, not {sampling.top_p}")
     if not 0 <= sampling.min_p < 1:
         raise UsageError(f"min_p must be 0 or more and below 1, not {sampling.min_p}")
+    if not 0 < sampling.repeat_penalty < float("inf"):
+        raise UsageError(f"repeat_penalty must be above 0 (1: off), not {sampling.repeat_penalty}")
+    if sampling.repeat_last_n < 0:
+        raise UsageError(f"repeat_last_n must be 0 or more, not {sampling.repeat_last_n}")
 
 
 class Sampler:
@@ -67,12 +72,33 @@ class Sampler:
         self._candidate_first = candidate_first
         self._random = np.random.default_rng((sampling.seed, stream))
 
-    def choose(self, logits: Scores, constraint: Constraint) -> int:
-        """The next token.
+    @property
+    def looks_back(self) -> int:
+        """How many of the latest tokens `choose` wants to be told."""
+        return self.sampling.repeat_last_n if self.sampling.repeat_penalty != 1 else 0
+
+    def choose(self, logits: Scores, constraint: Constraint, recent: Sequence[int] = ()) -> int:
+        """The next token. `recent` are the latest tokens before it, at most `looks_back`.
+
+        The logits may be llama.cpp's own memory: they are changed for the length of the call at most.
 
         Raises:
             GrammarError: the constraint allows no token at all.
         """
+        if not recent or not self.looks_back:
+            return self._choose(logits, constraint)
+        # A penalty is part of the model as far as the rest is concerned: candidate, truncation and mask
+        # all see the same penalised logits, so that candidate first stays exact.
+        repeated = np.unique(np.asarray(recent[-self.looks_back :], np.int64))
+        before = logits[repeated]  # a copy
+        penalty = np.float32(self.sampling.repeat_penalty)
+        logits[repeated] = np.where(before > 0, before / penalty, before * penalty)
+        try:
+            return self._choose(logits, constraint)
+        finally:
+            logits[repeated] = before
+
+    def _choose(self, logits: Scores, constraint: Constraint) -> int:
         s = self.sampling
         scores = logits
         if s.temperature > 0:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from localreact.decoding import backend
@@ -77,7 +78,18 @@ class Vocab:
 
     def encode(self, segments: Iterable[Segment]) -> list[int]:
         """Token ids of a prompt, with a beginning-of-sequence token where the model wants one."""
-        ids: list[int] = [self.bos] if self.add_bos else []
+        return self.encode_after((), segments)[0]
+
+    def encode_after(
+        self, before: Sequence[int], segments: Iterable[Segment]
+    ) -> tuple[list[int], tuple[int, int]]:
+        """Token ids of a prompt whose first segments are settled as the ids `before`.
+
+        The other value says how many of `segments` are settled, and how many ids they and those before
+        take: whatever follows can't change them, since a control token or the model's own ids end them.
+        """
+        ids: list[int] = list(before) or ([self.bos] if self.add_bos else [])
+        settled = (0, len(before))
         run: list[str] = []  # pieces of text that are tokenized together
 
         def flush() -> None:
@@ -85,14 +97,15 @@ class Vocab:
                 ids.extend(self.encode_text(part))
             run.clear()
 
-        for segment in segments:
+        for number, segment in enumerate(segments, 1):
             if segment.tokens:
                 flush()
                 ids.extend(segment.tokens)
             elif segment.trusted:
                 for part in self._special_pattern.split(segment.text):
                     if (token := self._special.get(part)) is None:
-                        run.append(part)
+                        if part:
+                            run.append(part)
                     else:
                         flush()
                         if not (
@@ -101,8 +114,10 @@ class Vocab:
                             ids.append(token)
             else:
                 run.append(segment.text)
+            if not run:
+                settled = (number, len(ids))
         flush()
-        return ids
+        return ids, settled
 
     def encode_trusted(self, text: str) -> list[int]:
         """Token ids of the runtime's own text in the middle of a prompt, its special tokens recognised."""
@@ -128,6 +143,31 @@ class Vocab:
             if -n <= room:
                 raise ModelError(f"llama.cpp can't tokenize a text of {len(data)} bytes")
             room = -n
+
+
+class PromptEncoder:
+    """Encodes prompts that grow: segments that an earlier prompt began with aren't tokenized again."""
+
+    def __init__(self, vocab: Vocab, keep: int = 32) -> None:
+        self._vocab = vocab
+        self._keep = keep
+        self._known: dict[tuple[Segment, ...], list[int]] = {}  # settled segments; latest used last
+        self._lock = threading.Lock()
+
+    def encode(self, segments: tuple[Segment, ...]) -> list[int]:
+        """What `Vocab.encode` gives."""
+        with self._lock:
+            known = max((each for each in self._known if segments[: len(each)] == each), key=len, default=())
+            before = self._known.pop(known, [])
+        ids, (count, length) = self._vocab.encode_after(before, segments[len(known) :])
+        with self._lock:
+            if known:
+                self._known[known] = before
+            if count:
+                self._known[segments[: len(known) + count]] = ids[:length]
+            while len(self._known) > self._keep:
+                del self._known[next(iter(self._known))]
+        return ids
 
 
 def _any_of(texts: Iterable[str]) -> re.Pattern[str]:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-import time
 import weakref
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from localreact.decoding.loop import decode
+from localreact.decoding import prefixes
+from localreact.decoding.context import Context
+from localreact.decoding.loop import TurnWriter
+from localreact.decoding.memory import common
+from localreact.decoding.model import Model
 from localreact.decoding.samplers import Sampler
-from localreact.decoding.session import Model, Session
+from localreact.decoding.scheduler import Scheduler
 from localreact.decoding.threads import default_threads
-from localreact.decoding.vocab import Vocab
+from localreact.decoding.vocab import PromptEncoder, Vocab
 from localreact.endpoints.cards import ModelCard, card_for
 from localreact.endpoints.chat import TRANSCRIPT, ChatFormat, from_template
 from localreact.endpoints.reasoning import reasoning_of
@@ -34,16 +38,16 @@ from localreact.types import (
     Reasoning,
     Sampling,
     Span,
-    StopReason,
     TurnGrammar,
-    Usage,
 )
 
 ENGINES = ("llguidance", "gbnf", "outlines", "free")
+PARALLEL = 8
+MAX_PARALLEL = 64
 
 
 class LlamaEndpoint:
-    """Loads the model at once; one completion at a time (others wait).
+    """Loads the model at once. Threads may complete at the same time.
 
     Args:
         path: a GGUF file.
@@ -52,6 +56,11 @@ class LlamaEndpoint:
         n_threads: by default the physical cores that the process may use.
         engine: `llguidance`; `gbnf`, llama.cpp's own grammars; `outlines`; or `free` for no grammar at
             all (to compare with).
+        parallel: completions at a time; others wait. They share the context: one that runs alone has
+            all of it, and where it is short the latest wait.
+        deterministic: the same completions after the same opening are bit for bit the same, whatever ran
+            before: one at a time, evaluated in the same batches. Elsewhere the last bits of the logits
+            depend on the batch, and now and then a turn with them.
 
     Raises:
         MissingPartError: llama-cpp-python isn't there.
@@ -65,11 +74,15 @@ class LlamaEndpoint:
         n_ctx: int | None = None,
         n_threads: int | None = None,
         engine: str = "llguidance",
+        parallel: int = PARALLEL,
+        deterministic: bool = False,
     ) -> None:
         if engine not in ENGINES:
             raise UsageError(f"there is no engine {engine!r}", f"Engines: {', '.join(ENGINES)}.")
         if n_ctx is not None and n_ctx < 1:
             raise UsageError(f"a context holds at least 1 token, not {n_ctx}")
+        if not 1 <= parallel <= MAX_PARALLEL:
+            raise UsageError(f"parallel must be from 1 to {MAX_PARALLEL}, not {parallel}")
         path = Path(path)
         self._model = Model(path)
         self.card = card or card_for(self._model.metadata("general.name"))
@@ -80,24 +93,41 @@ class LlamaEndpoint:
         self.reasoning = self._find_reasoning()
         if self.reasoning and self.reasoning.opened:
             self.chat = replace(self.chat, closing=closing(self.reasoning))
+        self.deterministic = deterministic
+        parallel = 1 if deterministic else parallel
         limit = self._model.n_ctx_train or 4096
         try:
-            self._session = Session(
+            self._context = Context(
                 self._model,
                 n_ctx=n_ctx or min(self.card.n_ctx, limit),
                 n_threads=n_threads or default_threads(),
+                # Histories between two turns and openings take some too, and states of recurrent models
+                # are large.
+                n_sequences=parallel + 2 if self._model.recurrent else 2 * parallel + 2,
             )
         except ModelError:
             self._model.close()
             raise
-        self.n_ctx = self._session.n_ctx
+        self.n_ctx = self._context.n_ctx
+        self._encoder = PromptEncoder(self._model.vocab)
         self._engine = _engine(engine, self._model.vocab)
         self.languages: tuple[str, ...] = (self._engine.language,) if self._engine else ()
         self._reasoning = ReasoningEngine(self._model.vocab, self.reasoning) if self.reasoning else None
-        self._completing = threading.Lock()
-        self._owner: int | None = None  # the thread that is completing
+        self._scheduler = Scheduler(self._context, parallel, deterministic, self._prefix_store())
         self._alive = threading.RLock()  # held while the model's memory is in use
-        weakref.finalize(self, _release, self._session, self._model).atexit = False
+        release = partial(_release, self._alive, self._context, self._model)
+        weakref.finalize(self, self._scheduler.close, release).atexit = False
+
+    def _prefix_store(self) -> prefixes.PrefixStore | None:
+        if (where := prefixes.folder()) is None:
+            return None
+        model = f"{self.fingerprint}-{self._model.path.stat().st_mtime_ns}"
+        settings = f"{self._context.settings} exact={self.deterministic}"
+        store = prefixes.PrefixStore(where, self.name, f"{model} {settings}")
+        if problem := store.problem():
+            self.notices.append(f"evaluated prompts aren't kept for later runs: {problem}")
+            return None
+        return store
 
     def _chat_format(self) -> ChatFormat:
         template = self._model.metadata("tokenizer.chat_template")
@@ -125,7 +155,7 @@ class LlamaEndpoint:
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids that the model is given."""
         with self._in_use():
-            return self._model.vocab.encode(prompt.segments)
+            return self._encoder.encode(prompt.segments)
 
     def count(self, prompt: Prompt) -> int:
         return len(self.encode(prompt))
@@ -142,20 +172,21 @@ class LlamaEndpoint:
                 f"the prompt needs {len(ids)} tokens and the context holds {self.n_ctx}",
                 "Ask for a larger context (--ctx), or for fewer tools.",
             )
-        if (stop := self._begin(limits)) is not None:
-            return Completion("", stop, usage=Usage(prompt=len(ids)))
-        try:
-            matcher = self._start(grammar, limits.stops)
-            sampler = Sampler(sampling, stream=turn)
-            before = self._before_turn(limits)
-            completion = yield from decode(self._session, ids, matcher, sampler, limits, before)
-            if self.reasoning and completion.reasoning:
-                thought, _ = split(completion.reasoning, replace(self.reasoning, opened=True))
-                completion = replace(completion, reasoning=thought)
-            return completion if self._engine else self._cut(completion, limits.stops)
-        finally:
-            self._owner = None
-            self._completing.release()
+        opening = common(self._encoder.encode(prompt.segments[: prompt.shared]), ids, len(ids) - 1)
+        writer = TurnWriter(
+            self._model.vocab,
+            ids,
+            self._start(grammar, limits.stops),
+            Sampler(sampling, stream=turn),
+            limits,
+            self.n_ctx,
+            reasoning=self._before_turn(limits),
+        )
+        completion = yield from self._scheduler.write(writer, opening)
+        if self.reasoning and completion.reasoning:
+            thought, _ = split(completion.reasoning, replace(self.reasoning, opened=True))
+            completion = replace(completion, reasoning=thought)
+        return completion if self._engine else self._cut(completion, limits.stops)
 
     def _start(self, grammar: TurnGrammar | None, stops: tuple[str, ...]) -> Matcher:
         with self._in_use():
@@ -186,39 +217,25 @@ class LlamaEndpoint:
         return completion if whole else replace(completion, text=text, tokens=())
 
     def close(self) -> None:
-        """Free the model's memory. Waits for a completion on another thread.
+        """Free the model's memory. Waits for completions on other threads.
 
         Raises:
             EndpointError: a completion of this very thread isn't finished.
         """
-        self._begin(Limits(0))
-        try:
-            with self._alive:
-                _release(self._session, self._model)
-        finally:
-            self._owner = None
-            self._completing.release()
-
-    def _begin(self, limits: Limits) -> StopReason | None:
-        """Wait for other completions to end; what stopped the waiting, if a limit did."""
-        while not self._completing.acquire(timeout=0.05):
-            if self._owner == threading.get_ident():
-                raise EndpointError(
-                    f"{self.name} is in the middle of another completion of this thread",
-                    "Read that stream to its end, or close it, before the next run.",
-                )
-            if limits.cancel is not None and limits.cancel.is_set():
-                return "cancelled"
-            if limits.deadline is not None and time.monotonic() >= limits.deadline:
-                return "deadline"
-        self._owner = threading.get_ident()
-        return None
+        if self._scheduler.writes_for(threading.current_thread()):
+            raise EndpointError(
+                f"{self.name} is in the middle of a completion of this thread",
+                "Read that stream to its end, or close it, before closing the model.",
+            )
+        worker = self._scheduler.close(partial(_release, self._alive, self._context, self._model))
+        if worker is not None and worker is not threading.current_thread():
+            worker.join()
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
         """Keep `close` from freeing the memory meanwhile."""
         with self._alive:
-            if self._session.handle is None:
+            if self._context.handle is None:
                 raise EndpointError(f"{self.name} is closed", "Open the model again.")
             yield
 
@@ -233,9 +250,10 @@ def _engine(name: str, vocab: Vocab) -> Engine | None:
     return GbnfEngine(vocab) if name == "gbnf" else None
 
 
-def _release(session: Session, model: Model) -> None:
-    session.close()
-    model.close()
+def _release(alive: threading.RLock, context: Context, model: Model) -> None:
+    with alive:
+        context.close()
+        model.close()
 
 
 def fingerprint(path: Path) -> str:

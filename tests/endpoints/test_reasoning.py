@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
@@ -14,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localreact import Agent, tool
+from localreact.decoding.context import Logits
+from localreact.decoding.loop import TurnWriter
 from localreact.decoding.vocab import Vocab
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.reasoning import reasoning_of
@@ -71,18 +72,16 @@ Wish = Callable[[Vocab, Sequence[int]], Sequence[int]]
 
 def with_wish(endpoint: LlamaEndpoint, wish: Wish, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> None:
     """The model's logits become a wish and a little noise; all else stays real."""
-    session, vocab = endpoint._session, endpoint._model.vocab
+    vocab, advance = endpoint._model.vocab, TurnWriter.advance
     noise = np.random.default_rng(seed).normal(0, 1, vocab.size).astype(np.float32)
-    plain = session.extend
-    begun = len(endpoint.encode(PROMPT))
 
-    def extend(ids: Sequence[int], check: Callable[[], None] = lambda: None) -> Any:
-        plain(ids, check)
-        scores = noise.copy()
-        scores[list(wish(vocab, session.tokens[begun:]))] += 50
-        return scores
+    def wishful(writer: TurnWriter, logits: Logits | None) -> list[int]:
+        if logits is not None:
+            logits = noise.copy()
+            logits[list(wish(vocab, writer.turn.tokens))] += 50
+        return advance(writer, logits)
 
-    monkeypatch.setattr(session, "extend", extend)
+    monkeypatch.setattr(TurnWriter, "advance", wishful)
 
 
 def complete(

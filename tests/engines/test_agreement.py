@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from localreact.decoding.session import Model
+from localreact.decoding.model import Model
 from localreact.engines.gbnf import GbnfEngine
 from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.engines.outlines import OutlinesEngine

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localreact.decoding.session import Model
+from localreact.decoding.model import Model
 from localreact.decoding.vocab import Vocab
 from localreact.engines import gbnf_text
 from localreact.engines.gbnf import GbnfEngine, GbnfMatcher, utf8_rest
