@@ -24,6 +24,7 @@ from localreact.types import (
     Evidence,
     Finish,
     Observation,
+    Sampling,
     Source,
     ToolCall,
     ToolSpec,

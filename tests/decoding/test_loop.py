@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 
 import pytest
 
@@ -60,31 +59,24 @@ def test_decoding_stops_at_the_last_byte_of_the_turn(smollm2: LlamaEndpoint) -> 
 
 
 def test_forced_tokens_are_evaluated_in_one_batch_with_their_neighbours(smollm2: LlamaEndpoint) -> None:
-    calls: list[int] = []
-    session = smollm2._session
-    plain = session._decode
-
-    def counting(ids: Sequence[int], last: bool) -> None:
-        calls.append(len(ids))
-        plain(ids, last)
-
-    session._decode = counting  # type: ignore[method-assign]
-    try:
-        _, completion = complete(
-            smollm2, turn_grammar(), Limits(400), prompt=Prompt((Segment("Batches, please."),))
-        )
-    finally:
-        del session._decode
-    # One call for the prompt with the first forced tokens, then one for each sampled token but the
-    # last ones, whatever was forced in between.
-    assert len(calls) <= completion.usage.sampled + 1
-    assert sum(calls) <= completion.usage.prompt + completion.usage.generated
+    scheduler = smollm2._scheduler
+    batches, evaluated = scheduler.batches, scheduler.evaluated
+    _, completion = complete(
+        smollm2, turn_grammar(), Limits(400), prompt=Prompt((Segment("Batches, please."),))
+    )
+    usage = completion.usage
+    # One batch for the prompt with the first forced tokens, then one for each sampled token but the last
+    # ones, whatever was forced in between.
+    assert scheduler.batches - batches <= usage.sampled + 1
+    assert scheduler.evaluated - evaluated <= usage.prompt - usage.reused + usage.generated
 
 
 def test_only_what_is_new_is_evaluated(smollm2: LlamaEndpoint) -> None:
+    scheduler = smollm2._scheduler
+    before = scheduler.evaluated
     _, first = complete(smollm2, turn_grammar(), Limits(400))
+    held = first.usage.reused + scheduler.evaluated - before
     longer = Prompt((*PROMPT.segments, Segment(first.text, tokens=first.tokens), Segment(" And again.")))
-    held = len(smollm2._session.tokens)
     _, second = complete(smollm2, turn_grammar(), Limits(400), prompt=longer)
     assert second.usage.reused == held
     assert second.usage.prompt - second.usage.reused == smollm2.count(longer) - held
