@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from localreact._version import __version__
+from localreact.commands.cache import cache
 from localreact.commands.grammar import grammar
 from localreact.commands.run import run
 from localreact.commands.trace import trace
@@ -46,6 +47,7 @@ def _common(
 app.command()(run)
 app.add_typer(grammar, name="grammar")
 app.add_typer(trace, name="trace")
+app.add_typer(cache, name="cache")
 
 
 def main() -> None:

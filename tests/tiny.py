@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import gguf
 import numpy as np
@@ -30,8 +32,10 @@ def write_tiny_gguf(
     n_embd: int = 32,
     n_ctx: int = 4096,
     markers: gguf.TokenType = gguf.TokenType.USER_DEFINED,
+    architecture: Literal["llama", "gemma3", "mamba"] = "llama",
 ) -> Path:
-    """A one-layer llama over bytes, with control tokens and (by default user-defined) markers."""
+    """A small model over bytes, with control tokens and (by default user-defined) markers: a `llama` with
+    one layer, a `gemma3` with a sliding window of 64 tokens, or a `mamba`, whose memory can't be cut back."""
     random = np.random.default_rng(seed)
     spelling = byte_characters()
     tokens = [*CONTROL, *MARKERS, *PLAIN_USER_DEFINED, *spelling.values()]
@@ -45,17 +49,11 @@ def write_tiny_gguf(
         tokens.append(left + right)
         types.append(gguf.TokenType.NORMAL)
 
-    n_ff, heads, vocab = 64, 2, len(tokens)
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("tiny random")
+    vocab = len(tokens)
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_name(f"tiny random {architecture}")
     writer.add_context_length(n_ctx)
     writer.add_embedding_length(n_embd)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(n_ff)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(heads)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(n_embd // heads)
     writer.add_vocab_size(vocab)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
@@ -68,21 +66,82 @@ def write_tiny_gguf(
     if chat_template is not None:
         writer.add_chat_template(chat_template)
 
-    def weights(*shape: int) -> np.ndarray:
-        return random.normal(0, 0.5, shape).astype(np.float32)
+    def weights(name: str, *shape: int) -> None:
+        writer.add_tensor(f"{name}.weight", random.normal(0, 0.5, shape).astype(np.float32))
 
-    writer.add_tensor("token_embd.weight", weights(vocab, n_embd))
-    writer.add_tensor("output_norm.weight", np.ones(n_embd, np.float32))
-    writer.add_tensor("output.weight", weights(vocab, n_embd))
-    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-        writer.add_tensor(f"blk.0.{name}.weight", weights(n_embd, n_embd))
-    writer.add_tensor("blk.0.attn_norm.weight", np.ones(n_embd, np.float32))
-    writer.add_tensor("blk.0.ffn_norm.weight", np.ones(n_embd, np.float32))
-    writer.add_tensor("blk.0.ffn_gate.weight", weights(n_ff, n_embd))
-    writer.add_tensor("blk.0.ffn_up.weight", weights(n_ff, n_embd))
-    writer.add_tensor("blk.0.ffn_down.weight", weights(n_embd, n_ff))
+    def ones(name: str, n: int = n_embd) -> None:
+        writer.add_tensor(f"{name}.weight", np.ones(n, np.float32))
+
+    weights("token_embd", vocab, n_embd)
+    ones("output_norm")
+    weights("output", vocab, n_embd)
+    if architecture == "mamba":
+        _mamba(writer, n_embd, random)
+    else:
+        _attention(writer, n_embd, weights, ones, window=64 if architecture == "gemma3" else 0)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _attention(
+    writer: gguf.GGUFWriter,
+    n_embd: int,
+    weights: Callable[..., None],
+    ones: Callable[..., None],
+    window: int,
+) -> None:
+    n_ff, heads = 64, 2
+    layers = 6 if window else 1  # gemma3: the sixth sees everything, the others a window
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(n_ff)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(n_embd // heads)
+    if window:
+        writer.add_sliding_window(window)
+        writer.add_key_length(n_embd // heads)
+        writer.add_value_length(n_embd // heads)
+    for layer in range(layers):
+        at = f"blk.{layer}"
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            weights(f"{at}.{name}", n_embd, n_embd)
+        ones(f"{at}.attn_norm")
+        ones(f"{at}.ffn_norm")
+        weights(f"{at}.ffn_gate", n_ff, n_embd)
+        weights(f"{at}.ffn_up", n_ff, n_embd)
+        weights(f"{at}.ffn_down", n_embd, n_ff)
+        if window:
+            ones(f"{at}.post_attention_norm")
+            ones(f"{at}.post_ffw_norm")
+            ones(f"{at}.attn_q_norm", n_embd // heads)
+            ones(f"{at}.attn_k_norm", n_embd // heads)
+
+
+def _mamba(writer: gguf.GGUFWriter, n_embd: int, random: np.random.Generator) -> None:
+    inner, state, rank, kernel = 2 * n_embd, 8, 4, 4
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(0)
+    writer.add_head_count(0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_ssm_conv_kernel(kernel)
+    writer.add_ssm_inner_size(inner)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_time_step_rank(rank)
+    shapes = {
+        "ssm_in.weight": (2 * inner, n_embd),
+        "ssm_conv1d.weight": (inner, kernel),
+        "ssm_conv1d.bias": (inner,),
+        "ssm_x.weight": (rank + 2 * state, inner),
+        "ssm_dt.weight": (inner, rank),
+        "ssm_dt.bias": (inner,),
+        "ssm_out.weight": (n_embd, inner),
+    }
+    for name, shape in shapes.items():
+        writer.add_tensor(f"blk.0.{name}", random.normal(0, 0.5, shape).astype(np.float32))
+    writer.add_tensor("blk.0.attn_norm.weight", np.ones(n_embd, np.float32))
+    writer.add_tensor("blk.0.ssm_a", -np.ones((inner, state), np.float32))
+    writer.add_tensor("blk.0.ssm_d", np.ones(inner, np.float32))

@@ -89,6 +89,16 @@ def run(
     ctx: Annotated[
         int | None, typer.Option(help="Tokens of context. Default: as the model card says.")
     ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "-t", "--threads", help="Threads that evaluate the model. Default: physical cores it may use."
+        ),
+    ] = None,
+    deterministic: Annotated[
+        bool,
+        typer.Option("--deterministic", help="Bit for bit the same run every time, at some cost in speed."),
+    ] = False,
     evidence_gate: Annotated[
         bool,
         typer.Option(
@@ -163,6 +173,8 @@ def run(
                 engine=engine,
                 trace=None if resumed else trace or _default_traces(),
                 n_ctx=ctx,
+                n_threads=threads,
+                deterministic=deterministic,
                 observers=[observer] if observer else [],
             ) as agent,
         ):

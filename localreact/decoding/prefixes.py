@@ -52,7 +52,7 @@ class PrefixStore:
     """The prefixes of one model under one set of settings. No method raises for what is wrong with the
     disk or a file; a file that isn't what it should be is removed.
 
-    `settings` is everything besides the tokens that makes a state what it is.
+    `settings` is everything besides the tokens that makes a state what it is; `model` is for people.
     """
 
     def __init__(self, where: Path, model: str, settings: str, max_bytes: int = MAX_BYTES) -> None:
@@ -124,7 +124,7 @@ class PrefixStore:
         return True
 
     def _key(self, ids: Sequence[int]) -> str:
-        digest = hashlib.sha256(f"{self._model}\n{self._settings}\n".encode())
+        digest = hashlib.sha256(f"{self._settings}\n".encode())
         digest.update(struct.pack(f"<{len(ids)}i", *ids))
         return digest.hexdigest()[:40]
 

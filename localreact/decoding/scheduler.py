@@ -161,7 +161,7 @@ class Scheduler:
     # --- on the worker's thread
 
     def _work(self) -> None:
-        while self._has_work():
+        while self._waiting or self._active or self._has_work():
             try:
                 self._step()
             except BaseException as error:  # a bug, or no memory: nobody may wait for ever

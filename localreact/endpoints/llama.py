@@ -44,6 +44,7 @@ from localreact.types import (
 ENGINES = ("llguidance", "gbnf", "outlines", "free")
 PARALLEL = 8
 MAX_PARALLEL = 64
+MAX_THREADS = 512  # as ggml has it
 
 
 class LlamaEndpoint:
@@ -81,6 +82,8 @@ class LlamaEndpoint:
             raise UsageError(f"there is no engine {engine!r}", f"Engines: {', '.join(ENGINES)}.")
         if n_ctx is not None and n_ctx < 1:
             raise UsageError(f"a context holds at least 1 token, not {n_ctx}")
+        if n_threads is not None and not 1 <= n_threads <= MAX_THREADS:
+            raise UsageError(f"a model is evaluated by 1 to {MAX_THREADS} threads, not {n_threads}")
         if not 1 <= parallel <= MAX_PARALLEL:
             raise UsageError(f"parallel must be from 1 to {MAX_PARALLEL}, not {parallel}")
         path = Path(path)
@@ -121,9 +124,10 @@ class LlamaEndpoint:
     def _prefix_store(self) -> prefixes.PrefixStore | None:
         if (where := prefixes.folder()) is None:
             return None
-        model = f"{self.fingerprint}-{self._model.path.stat().st_mtime_ns}"
-        settings = f"{self._context.settings} exact={self.deterministic}"
-        store = prefixes.PrefixStore(where, self.name, f"{model} {settings}")
+        # The fingerprint doesn't read the whole file; one that was changed in the middle is newer.
+        changed = self._model.path.stat().st_mtime_ns
+        settings = f"{self.fingerprint} {changed} {self._context.settings} exact={self.deterministic}"
+        store = prefixes.PrefixStore(where, self.name, settings)
         if problem := store.problem():
             self.notices.append(f"evaluated prompts aren't kept for later runs: {problem}")
             return None

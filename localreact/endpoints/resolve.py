@@ -18,6 +18,7 @@ def open_endpoint(
     n_ctx: int | None = None,
     n_threads: int | None = None,
     engine: str = "llguidance",
+    deterministic: bool = False,
 ) -> Endpoint:
     """An endpoint for the name of a model card (`smollm2`) or the path of a GGUF file.
 
@@ -27,7 +28,7 @@ def open_endpoint(
     """
     card = cards().get(str(model))
     if card and card.package:
-        return LlamaEndpoint(card.path(), card, n_ctx, n_threads, engine)
+        return LlamaEndpoint(card.path(), card, n_ctx, n_threads, engine, deterministic=deterministic)
     path = Path(model).expanduser()
     if not path.exists():
         names = ", ".join(sorted(name for name, each in cards().items() if each.package))
@@ -35,4 +36,4 @@ def open_endpoint(
             f"there is no model {str(model)!r}: no file of that name, and no model card",
             f"Give the path of a GGUF file, or one of: {names}.",
         )
-    return LlamaEndpoint(path, None, n_ctx, n_threads, engine)
+    return LlamaEndpoint(path, None, n_ctx, n_threads, engine, deterministic=deterministic)
