@@ -149,6 +149,10 @@ class Context:
         self._llama.llama_memory_seq_rm(self._memory, sequence, -1, -1)
         return False
 
+    def clear(self) -> None:
+        """Forget all sequences, and where in memory they were: bits of later logits depend on that."""
+        self._llama.llama_memory_clear(self._memory, False)
+
     def copy(self, source: int, target: int, n: int) -> None:
         """Let an empty sequence share the first `n` tokens of another; check with `keeps` first."""
         self._llama.llama_memory_seq_cp(self._memory, source, target, 0, n)

@@ -37,8 +37,8 @@ class Held:
 class Memory:
     """The sequences of one context. Not thread-safe.
 
-    `exact`: a prompt continues a whole history of its own thread, or starts at its opening, and nothing
-    else is in memory meanwhile; so the same run always finds the same state.
+    `exact`: a prompt continues a whole history of its own thread, or starts in an empty memory; so the same
+    run always finds the same state.
     """
 
     def __init__(self, context: Context, exact: bool = False) -> None:
@@ -65,6 +65,8 @@ class Memory:
         for held in self._idle():
             if held is not best and (self._exact or held.left_by_its_owner(thread)):
                 self.drop(held)
+        if self._exact and best is None:
+            self._context.clear()
         if best is None or best.busy or best.opening or not self._taken_over(best, keep, thread):
             fork = self._new(spare=best)
             if fork is None:
@@ -72,8 +74,8 @@ class Memory:
             if best is not None:
                 self._copy(best, fork, keep)
             best = fork
-        elif not self._cut(best, keep):
-            keep = 0
+        else:
+            self._cut(best, keep)
         best.busy = True
         best.owner = weakref.ref(thread) if thread is not None else None
         self._touch(best)
@@ -85,8 +87,10 @@ class Memory:
         return self._context.n_ctx - len({cell for held in self._held if held.busy for cell in held.cells})
 
     def fill(self, held: Held, ids: Sequence[int], state: memoryview) -> bool:
-        """Let a sequence hold a saved state instead; False where that can't be."""
+        """Let a sequence hold a saved state instead; False (and it is empty) where that can't be."""
         self._cut(held, 0)
+        if self._exact:
+            self._context.clear()
         if not self.make_room(len(ids)) or not self._context.restore(held.number, state, len(ids)):
             return False
         self.grow(held, ids)
@@ -146,17 +150,13 @@ class Memory:
         best, most = None, 0
         for held in self._held:
             n = common(held.ids, ids, len(ids) - 1)
-            if self._exact and not self._same_state(held, n, opening, thread):
+            whole = n == len(held.ids) > opening and held.owner is not None and held.owner() is thread
+            if self._exact and not whole:
                 continue
             better = n > most or (n == most and best is not None and best.opening and not held.busy)
             if n and better and self._context.keeps(held.number, len(held.ids), n):
                 best, most = held, n
         return best, most
-
-    def _same_state(self, held: Held, n: int, opening: int, thread: threading.Thread | None) -> bool:
-        if held.opening:
-            return n == len(held.ids) == opening
-        return n == len(held.ids) > opening and held.owner is not None and held.owner() is thread
 
     def _taken_over(self, held: Held, keep: int, thread: threading.Thread | None) -> bool:
         return keep == len(held.ids) or held.left_by_its_owner(thread)

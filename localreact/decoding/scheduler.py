@@ -33,6 +33,9 @@ WORTH_KEEPING = 64
 """Tokens below which an opening is sooner evaluated than read from disk."""
 
 
+MAX_STATES = 4
+
+
 @dataclass(eq=False)
 class Turn:
     """A turn and where it stands. `ids` are prompt and turn so far, of which memory holds some.
@@ -84,6 +87,10 @@ class Scheduler:
         self.memory = Memory(context, exact)
         self._context = context
         self._store = store
+        self._exact = exact
+        # A restored opening lies in memory as any other restored one does, one that was evaluated or
+        # shared may not: in sliding windows, and beside others. So exact runs always restore.
+        self._states: dict[tuple[int, ...], memoryview] = {}
         self._waiting: deque[Turn] = deque()
         self._active: list[Turn] = []
         self._changed = threading.Condition()
@@ -311,22 +318,34 @@ class Scheduler:
 
     def _restore_opening(self, turn: Turn, held: Held) -> None:
         ids = turn.ids[: turn.opening]
-        state = self._store.get(ids) if self._store and turn.opening >= WORTH_KEEPING else None
+        state = self._states.get(tuple(ids))
+        if state is None and self._store and turn.opening >= WORTH_KEEPING:
+            state = self._store.get(ids)
         if state is not None and self.memory.fill(held, ids, state):
-            self.memory.keep_opening(held)
+            self._remember(held, state)
 
     def _keep_opening(self, turn: Turn) -> None:
         """An opening was evaluated: other runs of this process and of later ones shall have it."""
-        assert turn.held is not None
-        self.memory.keep_opening(turn.held)
-        if self._store is None or turn.opening < WORTH_KEEPING:
-            return
-        state = self._context.save(turn.held.number)
-        if state:
-            saving = threading.Thread(target=self._store.put, args=(turn.ids[: turn.opening], state))
+        held, ids = turn.held, turn.ids[: turn.opening]
+        assert held is not None
+        stored = self._store is not None and turn.opening >= WORTH_KEEPING
+        state = self._context.save(held.number) if stored or self._exact else memoryview(b"")
+        if stored and state and self._store is not None:
+            saving = threading.Thread(target=self._store.put, args=(ids, state))
             with suppress(RuntimeError):  # the interpreter is about to end
                 saving.start()
                 self._saving.append(saving)
+        if state and self._exact:
+            self.memory.fill(held, ids, state)  # so that this run too goes on from a restored state
+        self._remember(held, state)
+
+    def _remember(self, held: Held, state: memoryview) -> None:
+        if not self._exact:
+            self.memory.keep_opening(held)
+        elif state:
+            self._states[tuple(held.ids)] = state
+            if len(self._states) > MAX_STATES:
+                del self._states[next(iter(self._states))]
 
 
 def _same_opening(turn: Turn, other: Turn) -> bool:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -19,6 +21,13 @@ SETTINGS = [
     Sampling(temperature=1.0, min_p=0.2),
     Sampling(temperature=0.9, top_k=4, top_p=0.9, min_p=0.05),
 ]
+PENALTIES = [
+    Sampling(repeat_penalty=1.5),
+    Sampling(temperature=1.0, repeat_penalty=1.7),
+    Sampling(temperature=0.8, top_k=3, min_p=0.1, repeat_penalty=0.6),
+    Sampling(temperature=1.0, top_p=0.8, repeat_penalty=1.3, repeat_last_n=2),
+]
+RECENT = [6, 1, 1, 7, 3]
 
 
 class Fixed:
@@ -75,6 +84,28 @@ def test_tokens_are_drawn_from_mask_then_truncate(sampling: Sampling, candidate_
     tested = wanted > 0
     chi_square = ((counts - wanted)[tested] ** 2 / wanted[tested]).sum()
     assert chi_square < 25  # 7 degrees of freedom: exceeded once in 1,300 fair draws; the seed is fixed
+
+
+@pytest.mark.parametrize("sampling", PENALTIES)
+@pytest.mark.parametrize("candidate_first", [True, False])
+def test_a_repetition_penalty_is_part_of_the_logits(sampling: Sampling, candidate_first: bool) -> None:
+    """As llama.cpp has it: positive logits are divided, others multiplied, once a token, before the rest."""
+    penalised = LOGITS.copy()
+    for token in set(RECENT[-sampling.repeat_last_n :]):
+        penalised[token] *= sampling.repeat_penalty ** (-1 if penalised[token] > 0 else 1)
+    given, constraint = LOGITS.copy(), Fixed(LEGAL)
+    without = replace(sampling, repeat_penalty=1.0)
+    ours, plain = Sampler(sampling, candidate_first=candidate_first), Sampler(without, candidate_first=False)
+    for _ in range(300):
+        assert ours.choose(given, constraint, RECENT) == plain.choose(penalised, constraint)
+        assert (given == LOGITS).all()
+
+
+def test_a_penalty_that_is_off_asks_for_no_tokens() -> None:
+    assert Sampler(Sampling()).looks_back == 0
+    assert Sampler(Sampling(repeat_penalty=1.1, repeat_last_n=5)).looks_back == 5
+    off = Sampler(Sampling(repeat_penalty=9.0, repeat_last_n=0))
+    assert off.choose(LOGITS.copy(), Fixed(LEGAL), RECENT) == 1
 
 
 @pytest.mark.parametrize("sampling", SETTINGS)
@@ -148,6 +179,9 @@ def test_truncation_never_keeps_what_is_masked() -> None:
         Sampling(top_p=0),
         Sampling(top_p=1.1),
         Sampling(min_p=1),
+        Sampling(repeat_penalty=0),
+        Sampling(repeat_penalty=float("nan")),
+        Sampling(repeat_last_n=-1),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(sampling: Sampling) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localreact.decoding.vocab import Vocab, _any_of
+from localreact.decoding.vocab import PromptEncoder, Vocab, _any_of
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.types import Segment
 
@@ -87,3 +87,44 @@ def test_the_models_own_ids_are_kept(tiny: LlamaEndpoint) -> None:
 def test_text_survives_tokenizing(tiny: LlamaEndpoint, text: str) -> None:
     vocab = tiny._model.vocab
     assert decoded(vocab, vocab.encode([Segment(text)])) == text.encode("utf-8", "replace").decode()
+
+
+@given(
+    pieces=st.lists(
+        st.tuples(
+            st.sampled_from([*HOSTILE, "", "<", "think>", "th", "e", "<|im_end|>", "\n\n"]),
+            st.booleans(),
+            st.sampled_from([(), (), (7, 9)]),
+        ),
+        max_size=10,
+    )
+)
+def test_a_prompt_that_grew_has_the_ids_of_one_that_is_new(
+    tiny: LlamaEndpoint, pieces: list[tuple[str, bool, tuple[int, ...]]]
+) -> None:
+    vocab = tiny._model.vocab
+    encoder = PromptEncoder(vocab, keep=3)
+    segments = tuple(Segment(*piece) for piece in pieces)
+    for end in (*range(len(segments) + 1), *range(len(segments), -1, -2)):
+        assert encoder.encode(segments[:end]) == vocab.encode(segments[:end])
+
+
+def test_only_the_new_segments_of_a_prompt_are_tokenized(
+    tiny: LlamaEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocab = tiny._model.vocab
+    tokenized: list[str] = []
+
+    def counting(text: str) -> tuple[int, ...]:
+        tokenized.append(text)
+        return vocab._encode_text(text)
+
+    monkeypatch.setattr(vocab, "encode_text", counting)
+    encoder = PromptEncoder(vocab)
+    mark = Segment("<|im_end|>", trusted=True)
+    opening = (Segment("system text"), mark)
+    encoder.encode((*opening, Segment("first question"), mark))
+    encoder.encode(
+        (*opening, Segment("first question"), mark, Segment("x", tokens=(9,)), Segment("seen"), mark)
+    )
+    assert tokenized == ["system text", "first question", "seen"]
