@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
-from localreact.decoding.loop import TurnText
+from localreact.decoding.loop import TurnText, TurnWriter
+from localreact.decoding.samplers import Sampler
 from localreact.endpoints.llama import LlamaEndpoint
+from localreact.engines.free import FreeMatcher
 from localreact.protocols import JsonProtocol
 from localreact.types import (
     Completion,
@@ -135,3 +139,20 @@ def test_the_same_seed_gives_the_same_turn(smollm2: LlamaEndpoint, temperature: 
         complete(smollm2, turn_grammar(), Limits(5), prompt=fresh)  # so that both start from the same memory
         turns.append(complete(smollm2, turn_grammar(), Limits(200), sampling)[1].tokens)
     assert turns[0] == turns[1]
+
+
+def test_a_repetition_penalty_sees_prompt_and_turn(tiny: LlamaEndpoint) -> None:
+    vocab = tiny._model.vocab
+    sampler = Sampler(Sampling(repeat_penalty=1.1, repeat_last_n=4))
+    seen: list[list[int]] = []
+
+    def choose(logits: object, constraint: object, recent: Sequence[int]) -> int:
+        seen.append(list(recent))
+        return 10 + len(seen)
+
+    sampler.choose = choose  # type: ignore[method-assign, assignment]
+    writer = TurnWriter(vocab, [1, 2, 3, 4, 5], FreeMatcher(vocab, ()), sampler, Limits(6), n_ctx=100)
+    writer.advance(None)
+    while writer.stop is None:
+        writer.advance(np.zeros(vocab.size, np.float32))
+    assert seen[:5] == [[2, 3, 4, 5], [3, 4, 5, 11], [4, 5, 11, 12], [5, 11, 12, 13], [11, 12, 13, 14]]
