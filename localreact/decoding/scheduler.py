@@ -335,8 +335,9 @@ class Scheduler:
             with suppress(RuntimeError):  # the interpreter is about to end
                 saving.start()
                 self._saving.append(saving)
-        if state and self._exact:
-            self.memory.fill(held, ids, state)  # so that this run too goes on from a restored state
+        # So that this run too goes on from a restored state.
+        if state and self._exact and not self.memory.fill(held, ids, state):
+            raise EndpointError("llama.cpp can't restore what it saved", "Run without --deterministic.")
         self._remember(held, state)
 
     def _remember(self, held: Held, state: memoryview) -> None:

@@ -494,6 +494,16 @@ def test_deterministic_runs_of_the_model_given(tmp_path: Path, monkeypatch: pyte
     same_runs(Path(os.environ["LOCALREACT_TEST_GGUF"]), monkeypatch)
 
 
+def test_a_state_that_cannot_be_restored_is_evaluated_or_said_and_nobody_hangs(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = complete(opened(), "first").tokens  # its opening is on disk now
+    monkeypatch.setattr(Context, "restore", lambda *arguments: False)
+    assert complete(opened(), "first").tokens == wanted
+    with pytest.raises(EndpointError, match="can't restore"):
+        complete(opened(deterministic=True), "first")
+
+
 def test_an_agent_is_deterministic_only_if_its_endpoint_is(tiny: LlamaEndpoint) -> None:
     with pytest.raises(UsageError, match="isn't deterministic"):
         Agent(tiny, deterministic=True)
