@@ -19,7 +19,7 @@ from outlines_core import Index, Vocabulary
 from rich.console import Console
 from rich.table import Table
 
-from localreact.decoding.session import Model
+from localreact.decoding.model import Model
 from localreact.endpoints.cards import cards
 from localreact.grammar import numbers
 from localreact.grammar.characters import STRING_CHARACTER

@@ -58,9 +58,8 @@ class Agent:
             tags (`<think>`), besides `max_tokens`; closed by force when they are spent. By default as the
             model card says, or 512 where the chat template knows such tags; 0 switches it off.
         n_threads: threads that evaluate a model in process; by default the physical cores it may use.
-        deterministic: the same question gives bit for bit the same run, whatever ran before it: a model in
-            process then works on one turn at a time, always in the same batches. Not where runs take
-            turns with one another (on several threads): each starts over what the other has displaced.
+        deterministic: the same question gives bit for bit the same run, whatever ran before it, at some
+            cost in speed. Not where runs on several threads take turns with one another.
         trace: a file (for one run), or a folder that gets a file per run.
         observers: each is called once a run and returns what gets the run's events, as they happen and
             after they are in the trace. An exception that it raises ends the run.
@@ -105,15 +104,9 @@ class Agent:
         self.relaxations: list[Relaxation] = []
         """What the grammar can't hold of the tools' schemas, and is checked after a turn."""
         self._owned = ExitStack()
-        if isinstance(model, str | os.PathLike):
-            self.endpoint = open_endpoint(model, n_ctx, n_threads, engine, deterministic)
+        self.endpoint = open_endpoint(model, n_ctx, n_threads, engine, deterministic)
+        if self.endpoint is not model:
             self._owned.callback(self.endpoint.close)
-        else:
-            if deterministic and not getattr(model, "deterministic", False):
-                raise UsageError(
-                    f"{model.name} isn't deterministic", "Open it so: LlamaEndpoint(…, deterministic=True)."
-                )
-            self.endpoint = model
         try:
             self.budgets = replace(self.budgets, reasoning_tokens=self._reasoning_tokens(reasoning_tokens))
             self._spelling = self._spelling_for(protocol, spelling)

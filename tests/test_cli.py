@@ -14,8 +14,6 @@ from localreact.trace.jsonl import read_trace
 from tests.conftest import CHATML
 from tests.tiny import write_tiny_gguf
 
-ENVIRONMENT = {**os.environ, "NO_COLOR": "1"}
-
 
 def localreact(
     *arguments: str, stdin: str | None = None, env: dict[str, str] | None = None
@@ -160,7 +158,7 @@ def test_ctrl_c_in_mid_run_closes_the_trace(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=ENVIRONMENT,
+        env={**os.environ, "NO_COLOR": "1"},
     )
     until = time.monotonic() + 60
     while time.monotonic() < until and not (trace.exists() and "ToolStarted" in trace.read_text()):
@@ -196,7 +194,11 @@ def test_one_ctrl_c_closes_the_tools_and_asks_for_the_answer(tmp_path: Path) -> 
         str(trace),
     ]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NO_COLOR": "1"},
     )
     assert process.stderr is not None
     errors = ""
@@ -233,7 +235,9 @@ def test_what_a_tool_prints_is_not_the_answer(tmp_path: Path) -> None:
 def test_a_reader_that_goes_away_does_not_hang_the_command(tmp_path: Path) -> None:
     trace = tmp_path / "run.jsonl"
     command = [sys.executable, "-m", "localreact", "run", "What is 3*45+2*12?", "--trace", str(trace)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "NO_COLOR": "1"}
+    )
     assert process.stdout is not None
     process.stdout.close()
     process.wait(timeout=60)
