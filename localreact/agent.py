@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -13,16 +12,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from localreact import context
+from localreact import context, fitting
 from localreact._version import __version__
+from localreact.asyncs import in_thread
 from localreact.budgets import Budgets
 from localreact.decoding import samplers
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.resolve import DEFAULT_MODEL, open_endpoint
 from localreact.errors import ContextOverflowError, EndpointError, GrammarError, UsageError
 from localreact.examples import examples_for
-from localreact.grammar.answers import answer_type
-from localreact.grammar.schema import Relaxation, enforceable
 from localreact.loop import Loop
 from localreact.observers import Observer, observed
 from localreact.policy import Policy
@@ -32,7 +30,7 @@ from localreact.run import Ending, Run, Running, RunState
 from localreact.tools import Tool, Toolbox
 from localreact.trace.events import Event, RunStarted
 from localreact.trace.reading import Trace, load
-from localreact.types import Sampling, Source, ToolSpec, TurnSpec
+from localreact.types import Sampling, TurnSpec
 
 
 class Agent:
@@ -101,18 +99,18 @@ class Agent:
         self.cite = cite
         self.trace = None if trace is None else Path(trace)
         self._observers = tuple(observers)
-        self.relaxations: list[Relaxation] = []
-        """What the grammar can't hold of the tools' schemas, and is checked after a turn."""
         self._owned = ExitStack()
         self.endpoint = open_endpoint(model, n_ctx, n_threads, engine, deterministic)
         if self.endpoint is not model:
             self._owned.callback(self.endpoint.close)
         try:
-            self.budgets = replace(self.budgets, reasoning_tokens=self._reasoning_tokens(reasoning_tokens))
-            self._spelling = self._spelling_for(protocol, spelling)
+            self.budgets = replace(
+                self.budgets, reasoning_tokens=fitting.reasoning_tokens(self.endpoint, reasoning_tokens)
+            )
+            self._spelling = fitting.spelling(self.endpoint.card, protocol, spelling)
             self.protocol = named_protocol(protocol or self.endpoint.card.protocol, self._spelling)
             self._examples = self.endpoint.card.examples if examples is None else examples
-            specs = self._enforceable_specs()
+            specs, self.relaxations = fitting.enforceable_tools(self.endpoint, self.toolbox.specs)
             self._loop = Loop(
                 self.endpoint,
                 self.protocol,
@@ -121,7 +119,7 @@ class Agent:
                 self.budgets,
                 sampling,
             )
-            sources = self._sample_sources()
+            sources = fitting.sample_sources(self.protocol) if cite else ()
             if (grammar := self._loop.grammar(TurnSpec(specs, sources=sources))) is not None:
                 self.endpoint.check(grammar)
             self._opening = context.opening(
@@ -245,22 +243,10 @@ class Agent:
     ) -> AsyncIterator[Event]:
         """`stream` without blocking the event loop. Closing the iterator cancels the run."""
         cancel = threading.Event()
-        events: queue.SimpleQueue[Event | BaseException | None] = queue.SimpleQueue()
-
-        def work() -> None:
-            try:
-                for event in self.stream(question, cancel, tool_choice=tool_choice, answer=answer):
-                    events.put(event)
-                events.put(None)
-            except BaseException as error:
-                events.put(error)
-
-        worker = threading.Thread(target=work, name="localreact run", daemon=True)
-        worker.start()
         try:
-            while (event := await asyncio.to_thread(events.get)) is not None:
-                if isinstance(event, BaseException):
-                    raise event
+            async for event in in_thread(
+                lambda: self.stream(question, cancel, tool_choice=tool_choice, answer=answer)
+            ):
                 yield event
         finally:
             cancel.set()
@@ -328,58 +314,15 @@ class Agent:
 
     # --- small parts
 
-    def _spelling_for(self, protocol: str | None, spelling: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """The one asked for; the card's goes with the card's protocol only."""
-        card = self.endpoint.card
-        if spelling is None:
-            spelling = card.spelling if protocol in (None, card.protocol) else {}
-        return spelling
-
-    def _reasoning_tokens(self, asked: int | None) -> int:
-        known = self.endpoint.reasoning
-        if asked is None:
-            return known.tokens if known else 0
-        if asked and known is None:
-            raise UsageError(
-                f"{self.endpoint.name} isn't known to reason: there are no tags for it in its chat template "
-                "or vocabulary",
-                "Leave reasoning_tokens out, or name the tags in a model card, under [reasoning].",
-            )
-        return asked
-
-    def _enforceable_specs(self) -> tuple[ToolSpec, ...]:
-        """The tools with what the endpoint can enforce of their schemas; `relaxations` has the rest."""
-        if not self.endpoint.languages:
-            return self.toolbox.specs
-        specs = []
-        for spec in self.toolbox.specs:
-            enforced, left_out = enforceable(spec, self.endpoint.languages[0])
-            specs.append(enforced)
-            self.relaxations += left_out
-        return tuple(specs)
-
     def _policy(self, tool_choice: str, answer: Any) -> Policy:
         """The agent's policy with what is asked for in one run."""
         policy = replace(self._loop.policy, tool_choice=tool_choice)
         if answer is None:
             return policy
-        kind = answer_type(answer)
-        if not self.endpoint.languages:
-            return replace(policy, answer_type=kind, answer_schema=kind.schema)
-        # What is left out, `kind` checks.
-        enforced, _ = enforceable(ToolSpec("finish", "", kind.schema), self.endpoint.languages[0])
-        policy = replace(policy, answer_type=kind, answer_schema=enforced.parameters)
-        if (grammar := self._loop.grammar(TurnSpec(answer_schema=enforced.parameters))) is not None:
+        policy = fitting.with_answer(policy, self.endpoint, answer)
+        if (grammar := self._loop.grammar(TurnSpec(answer_schema=policy.answer_schema))) is not None:
             self.endpoint.check(grammar)
         return policy
-
-    def _sample_sources(self) -> tuple[Source, ...]:
-        """Something to cite, where answers cite, to see whether that can be enforced here."""
-        if not self.cite:
-            return ()
-        sources = (Source(1, "What a tool might have said."),)
-        self.protocol.grammar(TurnSpec(sources=sources), "lark")  # some protocols have no place for them
-        return sources
 
     def _trace_path(self, state: RunState) -> Path | None:
         if self.trace is None:
