@@ -19,7 +19,7 @@ from localreact.budgets import Budgets
 from localreact.decoding import samplers
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.resolve import DEFAULT_MODEL, open_endpoint
-from localreact.errors import ContextOverflowError, EndpointError, GrammarError, UsageError
+from localreact.errors import ContextOverflowError, EndpointError, GrammarError
 from localreact.examples import examples_for
 from localreact.loop import Loop
 from localreact.observers import Observer, observed
