@@ -13,6 +13,7 @@ import typer
 
 from localreact._version import __version__
 from localreact.commands.cache import cache
+from localreact.commands.eval import evaluation
 from localreact.commands.grammar import grammar
 from localreact.commands.run import run
 from localreact.commands.trace import trace
@@ -48,6 +49,7 @@ app.command()(run)
 app.add_typer(grammar, name="grammar")
 app.add_typer(trace, name="trace")
 app.add_typer(cache, name="cache")
+app.add_typer(evaluation, name="eval")
 
 
 def main() -> None:

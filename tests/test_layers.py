@@ -16,6 +16,7 @@ LAYERS = [
     ["cli"],
     ["commands"],
     ["terminal", "replay"],
+    ["eval"],
     ["agent"],
     ["recorded", "observers"],
     ["fitting"],

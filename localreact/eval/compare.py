@@ -1,0 +1,109 @@
+"""Two arms on the same tasks: who succeeded where the other failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from localreact.errors import UsageError
+from localreact.eval.journal import read_evaluation
+from localreact.eval.ledgers import SUCCESSES
+from localreact.eval.statistics import bootstrap, mcnemar
+from localreact.eval.summary import Result, results_of
+
+
+def pick(written: str) -> tuple[str, list[Result]]:
+    """The first round of the arm that is written FOLDER, or FOLDER#ARM, or FOLDER#ARM@MODEL.
+
+    Raises:
+        UsageError: no evaluation there, no such arm, or several.
+    """
+    place, _, wanted = written.partition("#")
+    results = [each for each in results_of(read_evaluation(Path(place))) if each.done.round == 1]
+    found: dict[str, list[Result]] = {}
+    for each in results:
+        names = (each.done.arm, f"{each.done.arm}@{each.done.model}")
+        if not wanted or wanted in names:
+            found.setdefault(names[1], []).append(each)
+    if len(found) != 1:
+        there = ", ".join(dict.fromkeys(f"{each.done.arm}@{each.done.model}" for each in results))
+        what = f"{len(found)} arms" if found else f"no arm {wanted!r}" if wanted else "no result"
+        raise UsageError(f"{place} holds {what}", f"Name one of them, as in {place}#ARM: {there}.")
+    ((name, own),) = found.items()
+    return f"{Path(place).name}#{name}", own
+
+
+def compare(first: str, second: str) -> dict[str, Any]:
+    """The paired comparison: success by task, McNemar's exact test, and an interval of the difference.
+
+    Raises:
+        UsageError: an arm can't be found, or the two have no task in common.
+    """
+    (name_a, results_a), (name_b, results_b) = pick(first), pick(second)
+    a, b = _successes(results_a), _successes(results_b)
+    changed = _changed(results_a, results_b)
+    common = [task for task in a if task in b and task not in changed]
+    if not common:
+        raise UsageError(f"{name_a} and {name_b} have no task in common")
+    only_a = [task for task in common if a[task] and not b[task]]
+    only_b = [task for task in common if b[task] and not a[task]]
+    low, high = bootstrap([b[task] - a[task] for task in common])
+    return {
+        "a": name_a,
+        "b": name_b,
+        "tasks": len(common),
+        "success_a": sum(a[task] for task in common),
+        "success_b": sum(b[task] for task in common),
+        "both": sum(a[task] and b[task] for task in common),
+        "neither": sum(not a[task] and not b[task] for task in common),
+        "only_a": only_a,
+        "only_b": only_b,
+        "mcnemar_p": mcnemar(len(only_a), len(only_b)),
+        "difference": round((len(only_b) - len(only_a)) / len(common), 4),
+        "difference_low": round(low, 4),
+        "difference_high": round(high, 4),
+        "left_out": sorted({*a, *b} - set(common) - changed),
+        "changed": sorted(changed),
+    }
+
+
+def _successes(results: Sequence[Result]) -> Mapping[str, bool]:
+    """By task; what was lost isn't compared."""
+    return {each.task.id: each.measured.verdict in SUCCESSES for each in results if each.measured}
+
+
+def _changed(first: Sequence[Result], second: Sequence[Result]) -> set[str]:
+    """Tasks of one id that aren't the same task."""
+    before = {each.task.id: each.task for each in first}
+    return {
+        each.task.id
+        for each in second
+        if each.task.id in before
+        and (each.task.question, each.task.check)
+        != (before[each.task.id].question, before[each.task.id].check)
+    }
+
+
+def as_text(compared: Mapping[str, Any]) -> str:
+    """For a terminal."""
+    total = compared["tasks"]
+    lines = [
+        f"A  {compared['a']}: {compared['success_a']} of {total}",
+        f"B  {compared['b']}: {compared['success_b']} of {total}",
+        f"both {compared['both']}, neither {compared['neither']}, "
+        f"only A {len(compared['only_a'])}, only B {len(compared['only_b'])}",
+        f"B - A: {100 * compared['difference']:+.1f} points "
+        f"(95% from {100 * compared['difference_low']:+.1f} to {100 * compared['difference_high']:+.1f}, "
+        "bootstrap over tasks)",
+        f"McNemar's exact test: p = {compared['mcnemar_p']:.3g}",
+    ]
+    for name, key in (
+        ("only A", "only_a"),
+        ("only B", "only_b"),
+        ("measured in one only", "left_out"),
+        ("another task in the other", "changed"),
+    ):
+        if compared[key]:
+            lines.append(f"{name}: {', '.join(compared[key])}")
+    return "\n".join(lines)

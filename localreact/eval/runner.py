@@ -1,0 +1,178 @@
+"""Runs what of an evaluation isn't done yet."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+
+from localreact.agent import Agent
+from localreact.endpoints.base import Endpoint
+from localreact.endpoints.resolve import open_endpoint
+from localreact.errors import LocalReactError, UsageError
+from localreact.eval.arms import Arm
+from localreact.eval.journal import Attempt, Done, Journal
+from localreact.eval.tasks import Suite, Task
+from localreact.types import Sampling
+
+OpenEndpoint = Callable[[str, str], Endpoint]
+"""From a model and an engine to an endpoint."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an evaluation consists of. `seed` is the first round's; the others count on from it.
+
+    An attempt that failed for its endpoint is repeated up to `retries` times: that says nothing of a model.
+    """
+
+    suite: Suite
+    models: tuple[str, ...]
+    arms: tuple[Arm, ...]
+    rounds: int = 1
+    sampling: Sampling = field(default_factory=Sampling)
+    retries: int = 2
+    parallel: int = 1
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or self.parallel < 1 or self.retries < 0:
+            raise UsageError("rounds and parallel tasks are at least 1, retries at least 0")
+
+    @property
+    def items(self) -> list[Item]:
+        """All there is to do, what shares an endpoint together."""
+        engines = list(dict.fromkeys(arm.engine for arm in self.arms))
+        return [
+            Item(model, arm, number, task)
+            for model in self.models
+            for engine in engines
+            for number in range(1, self.rounds + 1)
+            for arm in self.arms
+            if arm.engine == engine
+            for task in self.suite.tasks
+        ]
+
+
+@dataclass(frozen=True)
+class Item:
+    model: str
+    arm: Arm
+    round: int
+    task: Task
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        return self.model, self.arm.name, self.round, self.task.id
+
+    def trace(self, attempt: int) -> str:
+        again = f".attempt{attempt}" if attempt > 1 else ""
+        names = (_file_name(self.model), _file_name(self.arm.name), f"round{self.round}")
+        return "/".join(("traces", *names, f"{self.task.id}{again}.jsonl"))
+
+
+def execute(
+    plan: Plan,
+    journal: Journal,
+    cancel: threading.Event | None = None,
+    open_model: OpenEndpoint = lambda model, engine: open_endpoint(model, engine=engine),
+) -> Generator[Done, None, None]:
+    """Run what isn't in the journal, or was lost there, and yield each task when it is in it. `cancel` stops
+    between turns; a task that was stopped so isn't done.
+
+    Raises:
+        LocalReactError: a model can't be had, or an arm can't work on a task (nothing of it runs then).
+    """
+    cancel = cancel or threading.Event()
+    pending = [item for item in plan.items if _is_pending(journal.done.get(item.key))]
+    for (model, engine), group in groupby(pending, lambda item: (item.model, item.arm.engine)):
+        items = list(group)
+        if cancel.is_set():
+            return
+        with closing(open_model(model, engine)) as endpoint:
+            _check(plan, items, endpoint)
+            yield from _execute(plan, journal, items, endpoint, cancel)
+
+
+def _execute(
+    plan: Plan, journal: Journal, items: Iterable[Item], endpoint: Endpoint, cancel: threading.Event
+) -> Generator[Done, None, None]:
+    def work(item: Item) -> Done | None:
+        done = None if cancel.is_set() else _work(plan, journal, item, endpoint, cancel)
+        if done is not None:
+            journal.add(done)
+        return done
+
+    if plan.parallel == 1:
+        for item in items:
+            if (done := work(item)) is not None:
+                yield done
+        return
+    with ThreadPoolExecutor(plan.parallel, "localreact eval") as pool:
+        try:
+            for future in as_completed([pool.submit(work, item) for item in items]):
+                if (done := future.result()) is not None:
+                    yield done
+        except BaseException:
+            cancel.set()
+            raise
+
+
+def _work(
+    plan: Plan, journal: Journal, item: Item, endpoint: Endpoint, cancel: threading.Event
+) -> Done | None:
+    """The task with its attempts, those of an earlier evaluation before; None where it was cancelled."""
+    before = journal.done.get(item.key)
+    attempts = list(before.attempts) if before else []
+    for _ in range(plan.retries + 1):
+        trace = item.trace(len(attempts) + 1)
+        agent = _agent(plan, item, endpoint, journal.folder / trace)
+        run = agent.run(item.task.question, cancel, tool_choice=item.task.policy.get("tool_choice", "auto"))
+        if run.status == "cancelled":
+            cancel.set()
+            return None
+        lost = run.status == "endpoint_error"
+        attempts.append(Attempt(trace, run.status, run.reason if lost else ""))
+        if not lost:
+            break
+    return Done(*item.key, tuple(attempts), attempts[-1].status == "endpoint_error")
+
+
+def _is_pending(done: Done | None) -> bool:
+    return done is None or done.lost
+
+
+def _agent(plan: Plan, item: Item, endpoint: Endpoint, trace: Path | None) -> Agent:
+    sampling = replace(plan.sampling, seed=plan.sampling.seed + item.round - 1)
+    policy = {name: value for name, value in item.task.policy.items() if name != "tool_choice"}
+    return Agent(
+        item.arm.endpoint(endpoint),
+        plan.suite.load_tools(item.task.tools),
+        sampling=sampling,
+        trace=trace,
+        **{**policy, **item.arm.settings},
+    )
+
+
+def _check(plan: Plan, items: Iterable[Item], endpoint: Endpoint) -> None:
+    """That every arm can work on every kind of task."""
+    seen = set()
+    for item in items:
+        if (kind := (item.arm, item.task.tools, repr(sorted(item.task.policy.items())))) not in seen:
+            seen.add(kind)
+            try:
+                _agent(plan, item, endpoint, None)
+            except (LocalReactError, TypeError) as error:
+                message = error.message if isinstance(error, LocalReactError) else str(error)
+                hint = error.hint if isinstance(error, LocalReactError) else ""
+                raise UsageError(
+                    f"the arm {item.arm.name} can't work on the task {item.task.id}: {message}", hint
+                ) from error
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.+-]+", "_", text).strip("_.") or "_"
