@@ -97,8 +97,8 @@ def notes_of(summary: Mapping[str, Any]) -> str:
     """What the figures are."""
     return (
         f"{summary['tasks_in_suite']} tasks. Rounds counted: {summary['rounds_counted']}. A share is given "
-        "with what it is counted against and its 95% interval (Wilson). Failures of endpoints are in the table of "
-        "infrastructure and in no other."
+        "with what it is counted against and its 95% interval (Wilson). Failures of endpoints are in the "
+        "table of infrastructure and in no other."
     )
 
 

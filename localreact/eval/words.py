@@ -9,9 +9,9 @@ from localreact.eval.checks import numbers
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
 _WORD = re.compile(rf"[^\W\d_{_CJK}][\w'’-]*", re.U)
 _RUN = re.compile(rf"[{_CJK}]{{2,}}")
-_SAYS_LITTLE = """about all also and answer any are based been but can does each for from given had has have her his how
-    its known may more most not one only our result says she should some than that the their them then there
-    these they this those was were what when where which who whose why will with would you your"""
+_SAYS_LITTLE = """about all also and answer any are based been but can does each for from given had has have
+    her his how its known may more most not one only our result says she should some than that the their them
+    then there these they this those was were what when where which who whose why will with would you your"""
 _LITTLE = frozenset(_SAYS_LITTLE.split())
 
 
