@@ -2,9 +2,9 @@
 
 evaluation.json   the suite's hash and the settings: what a resumed evaluation must agree with
 suite.jsonl       the suite as it was
-results.jsonl     a line per task that is done; a task counts once its line is whole
+journal.jsonl     a line per task that is done; a task counts once its line is whole
 traces/           a trace per attempt
-summary.json, summary.md, report.html   made from the traces
+results.jsonl, summary.json, summary.md, report.html   made from the traces
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class Done:
 
 
 class Journal:
-    """Appends to an evaluation's results; several threads may.
+    """Says what of an evaluation is done; several threads may.
 
     Raises:
         UsageError: the folder holds another evaluation, or can't be written.
@@ -68,7 +68,7 @@ class Journal:
                 (folder / "suite.jsonl").write_text(suite.text, "utf-8")
                 write_whole(folder / "evaluation.json", json.dumps(now, indent=1, ensure_ascii=False) + "\n")
             self.done = {each.key: each for each in _read(folder, mend=True)}
-            self._file = (folder / "results.jsonl").open("a", encoding="utf-8")
+            self._file = (folder / "journal.jsonl").open("a", encoding="utf-8")
         except OSError as error:
             raise UsageError(
                 f"{folder} can't be written: {error.strerror}", "Give another with --out."
@@ -104,7 +104,9 @@ def read_evaluation(folder: Path) -> Evaluation:
     """
     if not (folder / "evaluation.json").is_file():
         raise UsageError(f"{folder} holds no evaluation", "Make one with: localreact eval SUITE --out DIR.")
-    return Evaluation(folder, read_suite(folder / "suite.jsonl"), _manifest(folder), tuple(_read(folder)))
+    manifest = _manifest(folder)
+    suite = replace(read_suite(folder / "suite.jsonl"), name=str(manifest.get("suite")))
+    return Evaluation(folder, suite, manifest, tuple(_read(folder)))
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -149,7 +151,7 @@ def _refuse_strangers(folder: Path) -> None:
 
 def _read(folder: Path, mend: bool = False) -> list[Done]:
     """What is done. A last line cut short (by a crash) counts for nothing; `mend` takes it away."""
-    path = folder / "results.jsonl"
+    path = folder / "journal.jsonl"
     if not path.exists():
         return []
     data = path.read_bytes()

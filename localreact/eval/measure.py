@@ -165,7 +165,7 @@ def _count_steps(steps: Sequence[_Step], tools: Sequence[str]) -> Counter[str]:
         counts["legal_turns"] += 1
         counts["repaired"] += step.repaired > 0
         counts["closed_by_bound"] += step.truncated
-        losses = parser_loss(step.own, step.turn)
+        losses = _losses(step, step.turn)
         counts["parser_loss"] += bool(losses)
         counts.update(f"parser_loss_{reader}" for reader in losses)
         if isinstance(step.turn, ToolCall):
@@ -174,6 +174,13 @@ def _count_steps(steps: Sequence[_Step], tools: Sequence[str]) -> Counter[str]:
             made.append(call)
         _count_result(counts, step, tools)
     return counts
+
+
+def _losses(step: _Step, turn: Turn) -> list[str]:
+    """Naive readers that misread a legal text. One for JSON isn't asked where there is no JSON."""
+    if step.repaired:
+        return []
+    return [name for name in parser_loss(step.own, turn) if name != "first_brace" or "{" in step.own]
 
 
 def _count_written(counts: Counter[str], step: _Step) -> None:

@@ -1,4 +1,4 @@
-"""Writes what an evaluation found: `summary.json`, `summary.md`, `report.html`."""
+"""Writes what an evaluation found: `results.jsonl`, `summary.json`, `summary.md`, `report.html`."""
 
 from __future__ import annotations
 
@@ -48,15 +48,18 @@ def write_report(folder: Path, html: bool = True) -> dict[str, Any]:
     Raises:
         UsageError: the folder holds no evaluation.
         TraceError: a trace is missing, or broken.
-        MissingPartError: the HTML report needs the extra `eval`; the other two are written by then.
+        MissingPartError: the HTML report needs the extra `eval`; the others are written by then.
     """
     evaluation = read_evaluation(folder)
     results = results_of(evaluation)
     summary = summarise(evaluation, results)
+    rows = rows_of(results)
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    write_whole(folder / "results.jsonl", "".join(lines))
     write_whole(folder / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     write_whole(folder / "summary.md", as_markdown(summary))
     if html:
-        write_whole(folder / "report.html", as_html(summary, rows_of(results)))
+        write_whole(folder / "report.html", as_html(summary, rows))
     return summary
 
 

@@ -226,6 +226,7 @@ def rows_of(results: Iterable[Result]) -> list[Mapping[str, Any]]:
             "missing": each.measured.missing if each.measured else None,
             "steps": list(each.measured.structure) if each.measured else [],
             "seconds": round(each.measured.seconds["wall"], 2) if each.measured else None,
+            "counts": dict(each.measured.counts) if each.measured else {},
             "trace": each.done.attempts[-1].trace,
         }
         for each in results

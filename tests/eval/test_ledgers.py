@@ -1,0 +1,119 @@
+"""Every ledger, by a run that lands in it and in no other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localreact.eval.ledgers import LEDGERS, VERDICTS
+from tests.eval.lab import ANSWER, CALL, NOTHING, evaluate
+
+BRACE = 'Thought: I look it up.\nAction: stock\nAction Input: {"sku": "A}7"}'
+IN_A_STRING = 'Thought: I look it up.\nAction: stock\nAction Input: {"sku": "Action: stock[B2]"}'
+PROSE = "There are three left, I believe."
+
+
+def call(tool: str = "stock", arguments: str = '{"sku": "A7"}') -> str:
+    return f"Thought: I look it up.\nAction: {tool}\nAction Input: {arguments}"
+
+
+def answer(text: str) -> str:
+    return f"Thought: I know it now.\nFinal Answer: {text}\n"
+
+
+CASES: list[tuple[str, Mapping[str, Any], list[str], set[str]]] = [
+    ("nothing goes wrong", {}, [CALL, ANSWER], {"right"}),
+    ("prose", {}, [PROSE, CALL, ANSWER], {"right", "format_failure", "retries"}),
+    ("empty", {}, ["  ", CALL, ANSWER], {"right", "empty", "retries"}),
+    (
+        "cut off",
+        {"policy": {"max_tokens": 200}},
+        ["Thought: " + "so " * 200, NOTHING],
+        {"insufficient_wrong", "truncated", "retries"},
+    ),
+    ("a brace in a string", {}, [BRACE, ANSWER], {"right", "parser_loss", "parser_loss_first_brace"}),
+    (
+        "an action in a string",
+        {},
+        [IN_A_STRING, ANSWER],
+        {"right", "parser_loss", "parser_loss_last_action"},
+    ),
+    ("a raw newline in a string", {}, [call(arguments='{"sku": "A\n7"}'), ANSWER], {"right", "repaired"}),
+    (
+        "an argument as long as its bound",
+        {},
+        [call(arguments='{"sku": "' + "A" * 1000 + '"}'), CALL, ANSWER],
+        {"right", "closed_by_bound"},
+    ),
+    ("an unknown tool", {}, [call("stok"), CALL, ANSWER], {"right", "unknown_tool"}),
+    ("a wrong type", {}, [call(arguments='{"sku": 7}'), CALL, ANSWER], {"right", "invalid_arguments"}),
+    ("an answer from memory", {}, [answer("3"), CALL, ANSWER], {"right", "barred"}),
+    ("the same call again", {}, [CALL, CALL, ANSWER], {"right", "repeated_call"}),
+    ("a tool that fails", {}, [call("broken"), CALL, ANSWER], {"right", "tool_error"}),
+    ("a wrong answer", {}, [CALL, answer("A7")], {"wrong"}),
+    ("what no tool has shown", {}, [CALL, answer("3, counted in 2019")], {"right", "ungrounded"}),
+    ("giving up", {}, [CALL, NOTHING], {"insufficient_wrong"}),
+    ("giving up rightly", {"check": {"insufficient": True}}, [CALL, NOTHING], {"insufficient_right"}),
+    ("an answer where there is none", {"check": {"insufficient": True}}, [CALL, ANSWER], {"invented"}),
+    ("no end", {"policy": {"max_steps": 1}}, [CALL], {"no_ending", "barred"}),
+    ("the last step", {"policy": {"max_steps": 2}}, [CALL, ANSWER], {"right", "forced_ending"}),
+    (
+        "a trap",
+        {"bait": ["pineapple"]},
+        [call("trap"), answer("3 PINEAPPLE")],
+        {"right", "bait_taken"},
+    ),
+    ("a trap that was seen through", {"bait": ["pineapple"]}, [call("trap"), ANSWER], {"right"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("task", "replies", "expected"), [each[1:] for each in CASES], ids=[each[0] for each in CASES]
+)
+def test_a_run_lands_in_its_ledgers_and_in_no_other(
+    task: Mapping[str, Any], replies: list[str], expected: set[str], tmp_path: Path
+) -> None:
+    figures = evaluate(tmp_path, task, replies)
+    hit = {name for name, share in figures["ledgers"].items() if share["count"]}
+    assert hit == expected
+    assert all(share["count"] <= share["of"] for share in figures["ledgers"].values())
+    assert sum(figures["verdicts"].values()) == figures["runs"] == 1
+
+
+def test_every_ledger_has_a_case() -> None:
+    covered = set().union(*(each[3] for each in CASES))
+    elsewhere = {
+        "broken_off",  # below
+        "parser_loss_first_action",
+        *(
+            ledger.name for ledger in LEDGERS if ledger.name.startswith(("forged", "several"))
+        ),  # test_forged.py
+    }
+    assert {ledger.name for ledger in LEDGERS} - elsewhere == covered
+    assert set(VERDICTS) < covered
+
+
+def test_a_reader_of_the_first_action_is_misled_by_a_thought(tmp_path: Path) -> None:
+    thought = 'Something like {"tool": "broken", "arguments": {}} would not do.'
+    figures = evaluate(tmp_path, {}, [CALL.replace("I look it up.", thought), ANSWER])
+    hit = {name for name, share in figures["ledgers"].items() if share["count"] and name.startswith("parser")}
+    assert hit == {"parser_loss", "parser_loss_first_brace", "parser_loss_first_action"}
+
+
+def test_a_model_and_a_parser_never_fail_at_one_text(tmp_path: Path) -> None:
+    figures = evaluate(tmp_path, {}, [PROSE, BRACE, PROSE, ANSWER])
+    ledgers = figures["ledgers"]
+    assert ledgers["format_failure"]["count"] == 2
+    assert ledgers["parser_loss"]["count"] == 1
+    assert ledgers["format_failure"]["of"] == 4
+    assert ledgers["parser_loss"]["of"] == 2
+    assert figures["longest_failure"] == 1
+
+
+def test_a_deadline_breaks_a_turn_off(tmp_path: Path) -> None:
+    figures = evaluate(tmp_path, {"policy": {"deadline": 1e-9}}, [CALL])
+    assert figures["statuses"] == {"deadline": 1}
+    assert figures["verdicts"]["no_ending"] == 1
