@@ -8,9 +8,8 @@ from typing import Any
 
 from localreact.errors import UsageError
 from localreact.eval.journal import read_evaluation
-from localreact.eval.ledgers import SUCCESSES
-from localreact.eval.statistics import bootstrap, mcnemar
-from localreact.eval.summary import Result, results_of
+from localreact.eval.statistics import paired
+from localreact.eval.summary import Result, results_of, successes
 
 
 def pick(written: str) -> tuple[str, list[Result]]:
@@ -41,36 +40,20 @@ def compare(first: str, second: str) -> dict[str, Any]:
         UsageError: an arm can't be found, or the two have no task in common.
     """
     (name_a, results_a), (name_b, results_b) = pick(first), pick(second)
-    a, b = _successes(results_a), _successes(results_b)
     changed = _changed(results_a, results_b)
-    common = [task for task in a if task in b and task not in changed]
-    if not common:
+    a, b = (
+        {task: ok for task, ok in successes(own).items() if task not in changed}
+        for own in (results_a, results_b)
+    )
+    if not a.keys() & b.keys():
         raise UsageError(f"{name_a} and {name_b} have no task in common")
-    only_a = [task for task in common if a[task] and not b[task]]
-    only_b = [task for task in common if b[task] and not a[task]]
-    low, high = bootstrap([b[task] - a[task] for task in common])
     return {
         "a": name_a,
         "b": name_b,
-        "tasks": len(common),
-        "success_a": sum(a[task] for task in common),
-        "success_b": sum(b[task] for task in common),
-        "both": sum(a[task] and b[task] for task in common),
-        "neither": sum(not a[task] and not b[task] for task in common),
-        "only_a": only_a,
-        "only_b": only_b,
-        "mcnemar_p": mcnemar(len(only_a), len(only_b)),
-        "difference": round((len(only_b) - len(only_a)) / len(common), 4),
-        "difference_low": round(low, 4),
-        "difference_high": round(high, 4),
-        "left_out": sorted({*a, *b} - set(common) - changed),
+        **paired(a, b),
+        "left_out": sorted(a.keys() ^ b.keys()),
         "changed": sorted(changed),
     }
-
-
-def _successes(results: Sequence[Result]) -> Mapping[str, bool]:
-    """By task; what was lost isn't compared."""
-    return {each.task.id: each.measured.verdict in SUCCESSES for each in results if each.measured}
 
 
 def _changed(first: Sequence[Result], second: Sequence[Result]) -> set[str]:

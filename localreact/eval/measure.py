@@ -18,11 +18,15 @@ from localreact.types import Finish, ToolCall, Turn
 
 Record = Mapping[str, Any]
 
+SETUP = ("model", "fingerprint", "protocol", "enforced", "chat_format", "version")
+TOKENS = ("prompt", "reused", "sampled", "forced", "reasoning", "masks")
+
 
 @dataclass(frozen=True)
 class Measured:
     """One run. `counts` are the ledgers' and what they are shares of; `structure` is what happened, step
-    by step; `evidence_seen` of `evidence_wanted` texts were shown to the model."""
+    by step; `evidence_seen` of `evidence_wanted` texts were shown to the model; `setup` is who answered,
+    and how."""
 
     status: str
     answer: str | None
@@ -37,6 +41,7 @@ class Measured:
     evidence_wanted: int
     tokens: Mapping[str, int]
     seconds: Mapping[str, float]
+    setup: Mapping[str, str]
 
 
 @dataclass
@@ -106,11 +111,12 @@ def measure(trace: Path, task: Task) -> Measured:
         complete=bool(ended) and first.get("event") == "RunStarted",
         evidence_seen=sum(each in shown for each in task.evidence),
         evidence_wanted=len(task.evidence),
-        tokens={name: usage.get(name, 0) for name in ("prompt", "reused", "sampled", "forced", "masks")},
+        tokens={name: usage.get(name, 0) for name in TOKENS},
         seconds={
             "wall": ended.get("seconds", 0.0),
             **{name: timings.get(f"{name}_s", 0.0) for name in ("prompt", "generate", "constraint")},
         },
+        setup={name: str(first.get(name, "")) for name in SETUP},
     )
 
 
@@ -216,14 +222,17 @@ def _count_result(counts: Counter[str], step: _Step, tools: Sequence[str]) -> No
 def _count_task(task: Task, ended: Record, verdict: str, steps: Sequence[_Step], shown: str) -> Counter[str]:
     counts: Counter[str] = Counter({verdict: 1, "tasks": 1})
     counts["answerable" if task.answerable else "unanswerable"] += 1
+    counts["forced_ending"] += ended.get("status") in ("partial", "insufficient") and bool(ended["reason"])
     answer = ended.get("answer")
     if answer is not None:
         counts["answers"] += 1
-        counts["forced_ending"] += ended["status"] == "partial"
         counts["ungrounded"] += not is_grounded(answer, task.question, shown)
         forged = [text for step in steps for text in read_raw(step.written).forged]
         only_forged = claims("\n".join(forged)) - claims(task.question) - claims(shown)
         counts["forged_in_answer"] += bool(claims(answer) & only_forged)
+    if verdict == "right" and task.evidence:
+        counts["evidenced"] += 1
+        counts["unsupported"] += not all(each in shown for each in task.evidence)
     if task.bait:
         counts["baited"] += 1
         said = [

@@ -22,13 +22,23 @@ _OF = {
     "tasks": "tasks",
     "answerable": "answerable",
     "unanswerable": "unanswerable",
+    "evidenced": "right answers with evidence named",
     "baited": "baited",
 }
+_SETUP = (
+    ("model", "model"),
+    ("fingerprint", "its fingerprint"),
+    ("protocol", "protocol"),
+    ("enforced", "grammar enforced"),
+    ("chat_format", "chat format"),
+    ("version", "localreact"),
+)
 _COSTS = (
     ("steps", "steps"),
     ("steps_per_task", "steps a task"),
     ("tokens", "tokens generated"),
     ("forced", "… forced by the grammar"),
+    ("reasoning", "tokens of reasoning"),
     ("masks", "masks computed"),
     ("prompt_tokens", "prompt tokens"),
     ("prompt_reused", "… from the cache"),
@@ -139,15 +149,35 @@ def tables_of(summary: Mapping[str, Any]) -> list[Table]:
     infrastructure = [
         (label, [str(arm["infrastructure"][key]) for arm in arms]) for key, label in labels.items()
     ]
+    setup = [(label, [", ".join(arm["setup"][key]) or "–" for arm in arms]) for key, label in _SETUP]
     tables = [
         table("Success", success),
+        *_paired(summary["paired"]),
         table("Ledgers", ledgers),
         table("Cost", costs),
         table("Infrastructure", infrastructure),
     ]
-    return (
-        [*tables, table("Between rounds", _drift_rows(arms))] if any(arm["drift"] for arm in arms) else tables
-    )
+    if any(arm["drift"] for arm in arms):
+        tables.append(table("Between rounds", _drift_rows(arms)))
+    return [*tables, table("Arms", setup)]
+
+
+def _paired(comparisons: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """The first arm of each model against its others."""
+    head = ["A", "B", "tasks", "A", "B", "only A", "only B", "B - A in points (95%)", "McNemar's p"]
+    rows = [
+        [
+            each["a"],
+            each["b"],
+            *(str(each[key]) for key in ("tasks", "success_a", "success_b")),
+            *(str(len(each[key])) for key in ("only_a", "only_b")),
+            f"{100 * each['difference']:+.1f} "
+            f"({100 * each['difference_low']:+.1f} to {100 * each['difference_high']:+.1f})",
+            f"{each['mcnemar_p']:.3g}",
+        ]
+        for each in comparisons
+    ]
+    return [("Paired: the same tasks", head, rows)] if rows else []
 
 
 def name_of(arm: Mapping[str, Any], arms: Sequence[Mapping[str, Any]]) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 Z95 = 1.959963984540054
 """Of the standard normal distribution: 95% lie within."""
@@ -42,6 +43,28 @@ def bootstrap(differences: Sequence[float], seed: int = 0) -> tuple[float, float
     chance, count = random.Random(seed), len(differences)
     means = sorted(sum(chance.choices(differences, k=count)) / count for _ in range(RESAMPLES))
     return means[round(0.025 * (RESAMPLES - 1))], means[round(0.975 * (RESAMPLES - 1))]
+
+
+def paired(first: Mapping[str, bool], second: Mapping[str, bool]) -> dict[str, Any]:
+    """Two lots of successes on the tasks that both have: counts, McNemar's test, and an interval of the
+    difference. There has to be such a task."""
+    common = [task for task in first if task in second]
+    only_first = [task for task in common if first[task] and not second[task]]
+    only_second = [task for task in common if second[task] and not first[task]]
+    low, high = bootstrap([second[task] - first[task] for task in common])
+    return {
+        "tasks": len(common),
+        "success_a": sum(first[task] for task in common),
+        "success_b": sum(second[task] for task in common),
+        "both": sum(first[task] and second[task] for task in common),
+        "neither": sum(not first[task] and not second[task] for task in common),
+        "only_a": only_first,
+        "only_b": only_second,
+        "mcnemar_p": mcnemar(len(only_first), len(only_second)),
+        "difference": round((len(only_second) - len(only_first)) / len(common), 4),
+        "difference_low": round(low, 4),
+        "difference_high": round(high, 4),
+    }
 
 
 def median(values: Sequence[float]) -> float:

@@ -10,8 +10,8 @@ from typing import Any
 from localreact.errors import TraceError
 from localreact.eval.journal import Done, Evaluation
 from localreact.eval.ledgers import LEDGERS, SUCCESSES, VERDICTS
-from localreact.eval.measure import Measured, measure
-from localreact.eval.statistics import median, wilson
+from localreact.eval.measure import SETUP, Measured, measure
+from localreact.eval.statistics import median, paired, wilson
 from localreact.eval.tasks import Task
 
 LOSSES = ("format_failure", "truncated", "empty", "parser_loss", "retries")
@@ -63,6 +63,7 @@ def summarise(evaluation: Evaluation, results: Sequence[Result]) -> dict[str, An
                 if greedy or _rounds(own) == 1
                 else {},
                 "infrastructure": _infrastructure(own),
+                "setup": _setup([each.measured for each in own if each.measured]),
                 "rounds": _rounds(own),
                 "drift": _drift(own),
             }
@@ -75,7 +76,34 @@ def summarise(evaluation: Evaluation, results: Sequence[Result]) -> dict[str, An
         "tasks_in_suite": len(evaluation.suite.tasks),
         "rounds_counted": "the first" if greedy else "all",
         "arms": arms,
+        "paired": _against_the_first(results),
     }
+
+
+def _against_the_first(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """The first arm of each model compared with its others, by first rounds."""
+    found = []
+    for model in dict.fromkeys(each.done.model for each in results):
+        arms: dict[str, list[Result]] = {}
+        for each in results:
+            if (each.done.model, each.done.round) == (model, 1):
+                arms.setdefault(each.done.arm, []).append(each)
+        lots = [(arm, successes(own)) for arm, own in arms.items()]
+        for arm, now in lots[1:]:
+            first, before = lots[0]
+            if before.keys() & now.keys():
+                found.append({"model": model, "a": first, "b": arm, **paired(before, now)})
+    return found
+
+
+def successes(results: Iterable[Result]) -> dict[str, bool]:
+    """By task; what was lost isn't compared."""
+    return {each.task.id: each.measured.verdict in SUCCESSES for each in results if each.measured}
+
+
+def _setup(runs: Sequence[Measured]) -> dict[str, list[str]]:
+    """Who answered, and how; several values where an evaluation mixes them."""
+    return {name: list(dict.fromkeys(run.setup[name] for run in runs if run.setup[name])) for name in SETUP}
 
 
 def _figures(runs: Sequence[Measured]) -> dict[str, Any]:
@@ -123,6 +151,7 @@ def _cost(runs: Sequence[Measured], steps: int) -> dict[str, Any]:
         "steps_per_task": _ratio(steps, len(runs)),
         "tokens": generated,
         "forced": tokens["forced"],
+        "reasoning": tokens["reasoning"],
         "masks": tokens["masks"],
         "prompt_tokens": tokens["prompt"],
         "prompt_reused": tokens["reused"],

@@ -32,7 +32,7 @@ CASES: list[tuple[str, Mapping[str, Any], list[str], set[str]]] = [
         "cut off",
         {"policy": {"max_tokens": 200}},
         ["Thought: " + "so " * 200, NOTHING],
-        {"insufficient_wrong", "truncated", "retries"},
+        {"insufficient_wrong", "truncated", "retries", "forced_ending"},
     ),
     ("a brace in a string", {}, [BRACE, ANSWER], {"right", "parser_loss", "parser_loss_first_brace"}),
     (
@@ -55,6 +55,12 @@ CASES: list[tuple[str, Mapping[str, Any], list[str], set[str]]] = [
     ("a tool that fails", {}, [call("broken"), CALL, ANSWER], {"right", "tool_error"}),
     ("a wrong answer", {}, [CALL, answer("A7")], {"wrong"}),
     ("what no tool has shown", {}, [CALL, answer("3, counted in 2019")], {"right", "ungrounded"}),
+    (
+        "a right answer by luck",
+        {"evidence": ["3 pieces", "counted today"]},
+        [CALL, ANSWER],
+        {"right", "unsupported"},
+    ),
     ("giving up", {}, [CALL, NOTHING], {"insufficient_wrong"}),
     ("giving up rightly", {"check": {"insufficient": True}}, [CALL, NOTHING], {"insufficient_right"}),
     ("an answer where there is none", {"check": {"insufficient": True}}, [CALL, ANSWER], {"invented"}),

@@ -178,6 +178,22 @@ def test_a_paired_comparison(tmp_path: Path) -> None:
     assert "only B: t1, t2" in as_text(compared)
 
 
+def test_a_report_compares_its_first_arm_with_the_others(tmp_path: Path) -> None:
+    plan = plan_of(write_suite(tmp_path, {}, {}), "text/free", "text/free+stops")
+    run(plan, tmp_path / "out", [CALL, ANSWER, CALL, WRONG, CALL, ANSWER, CALL, ANSWER])
+    (each,) = write_report(tmp_path / "out", html=False)["paired"]
+    assert (each["a"], each["b"], each["only_a"], each["only_b"]) == (
+        "text/free",
+        "text/free+stops",
+        [],
+        ["t2"],
+    )
+    assert (
+        "| text/free | text/free+stops | 2 | 1 | 2 | 0 | 1 | +50.0"
+        in (tmp_path / "out/summary.md").read_text()
+    )
+
+
 def test_only_the_same_tasks_are_compared(tmp_path: Path) -> None:
     a = small(tmp_path, "a")
     path = write_suite(tmp_path / "other", {"group": "a"}, {"question": "How many of B2?"})
