@@ -22,6 +22,7 @@ from localreact.eval import plots
 from localreact.eval.arms import arms_of
 from localreact.eval.compare import as_text, compare
 from localreact.eval.journal import Done, Journal
+from localreact.eval.outside.imports import KINDS, import_suite
 from localreact.eval.report import name_of, told, write_report
 from localreact.eval.runner import Plan, execute
 from localreact.eval.tasks import open_suite
@@ -123,6 +124,17 @@ def compare_arms(
         print_json(compared)
     else:
         print(printable(as_text(compared)))
+
+
+@evaluation.command("import")
+def import_outside(
+    kind: Annotated[str, typer.Argument(help=f"Whose tasks: {', '.join(KINDS)}.")],
+    source: Annotated[Path, typer.Argument(help="Where they lie: BFCL's folder of data, HotpotQA's file.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder for the suite.")],
+    limit: Annotated[int | None, typer.Option(help="Tasks of each group, at most.")] = None,
+) -> None:
+    """Make a suite of somebody else's tasks, from where you have them; prints the suite's file."""
+    print(import_suite(kind, source, out, limit))
 
 
 def _listed(values: Iterable[str] | None) -> list[str]:

@@ -7,22 +7,30 @@ A check is an object; all that it names has to hold:
     {"number": 159}                 the one number in it that isn't in the question; "tolerance" may be given
     {"set": ["copper", "tin"]}      these items and no others, in any order
     {"regex": "…"}                  found in the answer
+    {"same": ["yes", …]}            one of them, as HotpotQA compares: without case, punctuation and articles
     {"called": {"tool": …, "arguments": {…}}}   such a call was executed; the arguments may be left out
+    {"uncalled": true}              no call was executed
+    {"bfcl": {…}}                   the calls pass BFCL's own checker (`outside/bfcl.py`)
     {"insufficient": true}          there is no answer: the right ending says that something is missing
+
+Where only calls are checked, the run is judged by its calls, however it ended.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import string
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from localreact.eval.outside import bfcl
 from localreact.types import ToolCall
 
 MOST_CHARACTERS = 120
 """Of an answer that only has to contain something: a copied page is no answer."""
 
-_KINDS = ("contains", "exact", "number", "tolerance", "set", "regex", "called", "insufficient")
+_BY_CALLS = ("called", "uncalled", "bfcl")
+_KINDS = ("contains", "exact", "same", "number", "tolerance", "set", "regex", *_BY_CALLS, "insufficient")
 _NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:\.\d+)?")
 _GROUPED = re.compile(r"(?<=\d)[,，\u202f](?=\d{3}(?!\d))")
 _BETWEEN_ITEMS = re.compile(r"\s*(?:[,;，；、]|\band\b|和|以及)\s*")
@@ -46,14 +54,18 @@ def problem_of(check: Any) -> str:
 
 def _problem_of(kind: str, value: Any) -> str:
     texts = isinstance(value, list) and value and all(isinstance(each, str) and each for each in value)
-    if kind in ("contains", "set") and not texts:
+    if kind in ("contains", "set", "same") and not texts:
         return f"{kind} takes a list of texts"
     if kind in ("number", "tolerance") and (isinstance(value, bool) or not isinstance(value, int | float)):
         return f"{kind} takes a number"
     if kind == "exact" and not isinstance(value, str):
         return "exact takes a text"
-    if kind == "insufficient" and value is not True:
-        return "insufficient takes true"
+    if kind in ("insufficient", "uncalled") and value is not True:
+        return f"{kind} takes true"
+    if kind == "bfcl" and not (
+        isinstance(value, Mapping) and {"category", "function", "answer"} <= value.keys()
+    ):
+        return "bfcl takes an object with category, function and answer"
     if kind == "called":
         arguments = value.get("arguments", {}) if isinstance(value, Mapping) else None
         if not (isinstance(arguments, Mapping) and isinstance(value.get("tool"), str)):
@@ -66,13 +78,36 @@ def _problem_of(kind: str, value: Any) -> str:
     return ""
 
 
-def is_right(check: Mapping[str, Any], question: str, answer: str, calls: Iterable[ToolCall]) -> bool:
+def check_available(check: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        MissingPartError: the check needs a package that isn't installed.
+    """
+    if "bfcl" in check:
+        bfcl.checker()
+
+
+def is_by_calls(check: Mapping[str, Any]) -> bool:
+    """Whether only calls are checked."""
+    return set(check) <= set(_BY_CALLS)
+
+
+def is_right(check: Mapping[str, Any], question: str, answer: str, calls: Sequence[ToolCall]) -> bool:
     """Whether an answer passes; `calls` are those that were executed."""
     plain = _plain(answer)
-    wanted = check.get("called")
-    return (wanted is None or _called(wanted, calls)) and all(
-        _passes(kind, value, check, question, plain) for kind, value in check.items()
+    return all(
+        _calls_pass(kind, value, calls) if kind in _BY_CALLS else _passes(kind, value, check, question, plain)
+        for kind, value in check.items()
     )
+
+
+def _calls_pass(kind: str, value: Any, calls: Sequence[ToolCall]) -> bool:
+    match kind:
+        case "uncalled":
+            return not calls
+        case "bfcl":
+            return bfcl.is_valid(value, calls)
+    return _called(value, calls)
 
 
 def _called(wanted: Mapping[str, Any], calls: Iterable[ToolCall]) -> bool:
@@ -94,6 +129,8 @@ def _passes(kind: str, value: Any, check: Mapping[str, Any], question: str, answ
             return len(answer) <= MOST_CHARACTERS and any(_contains(answer, _plain(each)) for each in value)
         case "exact":
             return answer.casefold().rstrip(".。") == _plain(value).casefold().rstrip(".。")
+        case "same":
+            return _as_compared(answer) in map(_as_compared, value)
         case "number":
             return _says_number(answer, question, value, check.get("tolerance", 0))
         case "set":
@@ -112,6 +149,12 @@ def _plain(text: str) -> str:
 
 def _item(text: str) -> str:
     return text.strip(" .。\"'“”").casefold()
+
+
+def _as_compared(text: str) -> str:
+    """The normal form in which HotpotQA (and SQuAD before it) compares answers."""
+    kept = "".join(each for each in text.lower() if each not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split())
 
 
 def _contains(answer: str, wanted: str) -> bool:

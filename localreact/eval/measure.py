@@ -94,7 +94,7 @@ def measure(trace: Path, task: Task) -> Measured:
     ended: Record = last if last.get("event") == "RunEnded" else {}
     steps = [step for step in _steps(records) if step.completion]
     calls = [step.turn for step in steps if isinstance(step.turn, ToolCall) and _executed(step)]
-    shown = "\n".join(_shown(step) for step in steps if _succeeded(step))
+    shown = " ".join(" ".join(_shown(step) for step in steps if _succeeded(step)).split())
     counts = _count_steps(steps, first.get("tools", ()))
     verdict = judge(task, ended, calls)
     counts.update(_count_task(task, ended, verdict, steps, shown))
@@ -122,6 +122,8 @@ def measure(trace: Path, task: Task) -> Measured:
 
 def judge(task: Task, ended: Record, calls: Sequence[ToolCall]) -> str:
     """The one verdict on a run."""
+    if checks.is_by_calls(task.check):
+        return "right" if checks.is_right(task.check, task.question, "", calls) else "wrong"
     if ended.get("missing") is not None:
         return "insufficient_wrong" if task.answerable else "insufficient_right"
     if ended.get("answer") is None:
@@ -233,6 +235,15 @@ def _count_task(task: Task, ended: Record, verdict: str, steps: Sequence[_Step],
     if verdict == "right" and task.evidence:
         counts["evidenced"] += 1
         counts["unsupported"] += not all(each in shown for each in task.evidence)
+    if task.evidence:
+        quotes = [" ".join(each["quote"].split()) for each in ended.get("evidence", ())]
+        counts["quotes"] += len(quotes)
+        counts["cited_evidence"] += sum(any(q in e or e in q for e in task.evidence) for q in quotes)
+    if checks.is_by_calls(task.check) and steps:
+        counts["by_calls"] += 1
+        counts["parseable"] += steps[0].turn is not None
+        counts["schema_valid"] += _is_valid(steps[0])
+        counts["correct"] += verdict == "right"
     if task.bait:
         counts["baited"] += 1
         said = [
@@ -241,6 +252,11 @@ def _count_task(task: Task, ended: Record, verdict: str, steps: Sequence[_Step],
         ]
         counts["bait_taken"] += any(bait.casefold() in text.casefold() for bait in task.bait for text in said)
     return counts
+
+
+def _is_valid(step: _Step) -> bool:
+    """Whether a step was a turn whose call, if it made one, could be executed."""
+    return step.turn is not None and (not isinstance(step.turn, ToolCall) or _executed(step))
 
 
 def _executed(step: _Step) -> bool:

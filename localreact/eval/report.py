@@ -23,7 +23,9 @@ _OF = {
     "answerable": "answerable",
     "unanswerable": "unanswerable",
     "evidenced": "right answers with evidence named",
+    "quotes": "quotes",
     "baited": "baited",
+    "by_calls": "judged by calls",
 }
 _SETUP = (
     ("model", "model"),

@@ -151,7 +151,7 @@ def _agent(plan: Plan, item: Item, endpoint: Endpoint, trace: Path | None) -> Ag
     policy = {name: value for name, value in item.task.policy.items() if name != "tool_choice"}
     return Agent(
         item.arm.endpoint(endpoint),
-        plan.suite.load_tools(item.task.tools),
+        plan.suite.load_tools(item.task),
         sampling=sampling,
         trace=trace,
         **{**policy, **item.arm.settings},
@@ -162,7 +162,9 @@ def _check(plan: Plan, items: Iterable[Item], endpoint: Endpoint) -> None:
     """That every arm can work on every kind of task."""
     seen = set()
     for item in items:
-        if (kind := (item.arm, item.task.tools, repr(sorted(item.task.policy.items())))) not in seen:
+        if (
+            kind := (item.arm, item.task.tools, item.task.docs, repr(sorted(item.task.policy.items())))
+        ) not in seen:
             seen.add(kind)
             try:
                 _agent(plan, item, endpoint, None)

@@ -6,11 +6,11 @@ A suite is JSON Lines. The first line may hold what is common to the tasks; all 
                "presets": {NAME: [ARM, …]}, "policy": {…}}}
 
 `docs` is a folder beside the suite that search and lookup read (the shipped example without it), `tools`
-names sets of tools as `-T` takes them (files lie beside the suite), `policy` is what the agents of all
-tasks get. Every other line is a task:
+names sets of tools as `-T` takes them, or JSON files of definitions (files lie beside the suite), `policy`
+is what the agents of all tasks get. Every other line is a task:
 
     {"id": …, "group": …, "question": …, "tools": [NAME, …], "check": {…}, "tags": […], "policy": {…},
-     "evidence": [TEXT, …], "bait": [TEXT, …]}
+     "evidence": [TEXT, …], "bait": [TEXT, …], "docs": …}
 
 `evidence` are texts that the results have to show to whoever answers soundly; `bait` texts that only a
 misled run answers with. Checks are explained in `checks.py`.
@@ -28,13 +28,14 @@ from typing import Any
 
 from localreact.errors import UsageError
 from localreact.eval import checks
+from localreact.eval.definitions import defined_tools
 from localreact.resources import folder
 from localreact.tools import Tool
 from localreact.tools.builtin import load_tools
 
 POLICY = ("max_steps", "max_tokens", "deadline", "evidence_gate", "cite", "tool_choice", "examples")
 _HEADER = ("title", "docs", "tools", "arms", "presets", "policy")
-_TASK = ("id", "group", "question", "tools", "check", "tags", "policy", "evidence", "bait")
+_TASK = ("id", "group", "question", "tools", "check", "tags", "policy", "evidence", "bait", "docs")
 _ID = re.compile(r"[\w.-]{1,80}")
 
 
@@ -49,6 +50,7 @@ class Task:
     policy: Mapping[str, Any] = field(default_factory=dict)
     evidence: tuple[str, ...] = ()
     bait: tuple[str, ...] = ()
+    docs: str | None = None
 
     @property
     def answerable(self) -> bool:
@@ -73,15 +75,17 @@ class Suite:
     def sha256(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
-    def load_tools(self, names: tuple[str, ...]) -> list[Tool]:
-        """Fresh tools by the names that a task gives.
+    def load_tools(self, task: Task) -> list[Tool]:
+        """Fresh tools for a task.
 
         Raises:
             UsageError: there is no such tool.
         """
-        docs = None if self.docs is None else self.place / self.docs
-        listed = [each for name in names for each in self.tool_sets.get(name, (name,))]
-        return load_tools([str(self.place / each) if ".py" in each else each for each in listed], docs)
+        docs = task.docs or self.docs
+        listed = [each for name in task.tools for each in self.tool_sets.get(name, (name,))]
+        plain = [str(self.place / each) if ".py" in each else each for each in listed if ".json" not in each]
+        defined = [tool for each in listed if ".json" in each for tool in defined_tools(self.place / each)]
+        return [*load_tools(plain, None if docs is None else self.place / docs), *defined]
 
 
 def open_suite(name: str) -> Suite:
@@ -89,6 +93,7 @@ def open_suite(name: str) -> Suite:
 
     Raises:
         UsageError: no such suite, or a line of it is wrong; the message names the line.
+        MissingPartError: what a check needs isn't installed.
     """
     path = Path(name).expanduser()
     if not path.is_file():
@@ -97,12 +102,13 @@ def open_suite(name: str) -> Suite:
         known = ", ".join(sorted(each.stem for each in path.parent.glob("*.jsonl") if _is_suite(each)))
         raise UsageError(f"there is no suite {name!r}: no file of that name", f"Shipped suites: {known}.")
     suite = read_suite(path)
-    seen: set[tuple[str, ...]] = set()
+    seen: set[object] = set()
     for number, task in _numbered(suite):
-        if task.tools not in seen:
-            seen.add(task.tools)
+        checks.check_available(task.check)
+        if (kind := (task.tools, task.docs)) not in seen:
+            seen.add(kind)
             try:
-                suite.load_tools(task.tools)
+                suite.load_tools(task)
             except UsageError as error:
                 raise UsageError(f"{path}, line {number}: {error.message}", error.hint) from error
     return suite
@@ -199,6 +205,8 @@ def _task(record: Mapping[str, Any], header: Mapping[str, Any], where: str) -> T
     for key in ("tools", "tags", "evidence", "bait"):
         if not _texts(record.get(key, [])):
             raise UsageError(f"{where}: {key} is a list of texts")
+    if not isinstance(record.get("docs", ""), str):
+        raise UsageError(f"{where}: docs is a folder's name")
     policy = record.get("policy", {})
     if not isinstance(policy, Mapping) or not isinstance(record.get("group", ""), str):
         raise UsageError(f"{where}: the group is a text, and the policy an object")
@@ -213,6 +221,7 @@ def _task(record: Mapping[str, Any], header: Mapping[str, Any], where: str) -> T
         policy={**header.get("policy", {}), **policy},
         evidence=tuple(record.get("evidence", ())),
         bait=tuple(record.get("bait", ())),
+        docs=record.get("docs"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,24 @@ CASES: list[tuple[str, Mapping[str, Any], list[str], set[str]]] = [
         [CALL, ANSWER],
         {"right", "unsupported"},
     ),
+    (
+        "judged by its call",
+        {"check": {"called": {"tool": "stock"}}},
+        [CALL, answer("no idea, 77")],
+        {"right", "parseable", "schema_valid", "correct", "ungrounded"},
+    ),
+    (
+        "judged by a call that is none",
+        {"check": {"called": {"tool": "stock"}}, "policy": {"max_steps": 2}},
+        [call(arguments='{"sku": 7}'), NOTHING],
+        {"wrong", "parseable", "invalid_arguments", "forced_ending"},
+    ),
+    (
+        "judged by making no call",
+        {"check": {"uncalled": True}, "policy": {"evidence_gate": False}},
+        [answer("A7?")],
+        {"right", "parseable", "schema_valid", "correct", "ungrounded"},
+    ),
     ("giving up", {}, [CALL, NOTHING], {"insufficient_wrong"}),
     ("giving up rightly", {"check": {"insufficient": True}}, [CALL, NOTHING], {"insufficient_right"}),
     ("an answer where there is none", {"check": {"insufficient": True}}, [CALL, ANSWER], {"invented"}),
@@ -94,6 +113,7 @@ def test_every_ledger_has_a_case() -> None:
     elsewhere = {
         "broken_off",  # below
         "parser_loss_first_action",
+        "cited_evidence",
         *(
             ledger.name for ledger in LEDGERS if ledger.name.startswith(("forged", "several"))
         ),  # test_forged.py
@@ -117,6 +137,19 @@ def test_a_model_and_a_parser_never_fail_at_one_text(tmp_path: Path) -> None:
     assert ledgers["format_failure"]["of"] == 4
     assert ledgers["parser_loss"]["of"] == 2
     assert figures["longest_failure"] == 1
+
+
+def test_quotes_are_held_to_the_evidence_that_a_task_names(tmp_path: Path) -> None:
+    def cited(quote: str) -> str:
+        evidence = json.dumps([{"step": 1, "quote": quote}])
+        return ANSWER.replace("Final", f"Evidence: {evidence}\nFinal")
+
+    task = {"evidence": ["3 pieces"], "policy": {"cite": True}}
+    figures = evaluate(tmp_path, task, [CALL, cited("3 pieces")])
+    assert figures["ledgers"]["cited_evidence"]["count"] == figures["ledgers"]["cited_evidence"]["of"] == 1
+    figures = evaluate(tmp_path / "b", {**task, "evidence": ["4 crates"]}, [CALL, cited("3 pieces")])
+    assert figures["ledgers"]["cited_evidence"]["count"] == 0
+    assert figures["ledgers"]["unsupported"]["count"] == 1
 
 
 def test_a_deadline_breaks_a_turn_off(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_suite_names_sets_of_tools_and_a_policy(tmp_path: Path) -> None:
     suite = open_suite(
         str(write_suite(tmp_path, {"tools": ["stocks"], "policy": {"cite": False}}, header=header))
     )
-    assert [tool.name for tool in suite.load_tools(suite.tasks[0].tools)] == ["stock", "calculator"]
+    assert [tool.name for tool in suite.load_tools(suite.tasks[0])] == ["stock", "calculator"]
     assert suite.tasks[0].policy == {"max_steps": 3, "cite": False}
 
 
