@@ -1,4 +1,4 @@
-"""Finds the folders that ship beside the code: `grammars` and `models`.
+"""Finds the folders that ship beside the code: `grammars`, `models`, and of `benchmarks` the suites.
 
 In a wheel they lie inside the package; in a checkout (an editable install) beside it.
 """

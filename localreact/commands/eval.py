@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from typer.core import TyperGroup
 
+from localreact.commands.play import play
 from localreact.endpoints.resolve import DEFAULT_MODEL
 from localreact.errors import UsageError
 from localreact.eval import plots
@@ -135,6 +136,9 @@ def import_outside(
 ) -> None:
     """Make a suite of somebody else's tasks, from where you have them; prints the suite's file."""
     print(import_suite(kind, source, out, limit))
+
+
+evaluation.command("play")(play)
 
 
 def _listed(values: Iterable[str] | None) -> list[str]:
