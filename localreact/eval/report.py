@@ -166,7 +166,17 @@ def tables_of(summary: Mapping[str, Any]) -> list[Table]:
 
 def _paired(comparisons: Sequence[Mapping[str, Any]]) -> list[Table]:
     """The first arm of each model against its others."""
-    head = ["A", "B", "tasks", "A", "B", "only A", "only B", "B - A in points (95%)", "McNemar's p"]
+    head = [
+        "A",
+        "B",
+        "tasks",
+        "A right",
+        "B right",
+        "only A",
+        "only B",
+        "B - A in points (95%)",
+        "McNemar's p",
+    ]
     rows = [
         [
             each["a"],
