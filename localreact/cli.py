@@ -15,6 +15,7 @@ from localreact._version import __version__
 from localreact.commands.cache import cache
 from localreact.commands.eval import evaluation
 from localreact.commands.grammar import grammar
+from localreact.commands.probe import probe
 from localreact.commands.run import run
 from localreact.commands.trace import trace
 from localreact.errors import LocalReactError
@@ -46,6 +47,7 @@ def _common(
 
 
 app.command()(run)
+app.command()(probe)
 app.add_typer(grammar, name="grammar")
 app.add_typer(trace, name="trace")
 app.add_typer(cache, name="cache")

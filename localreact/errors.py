@@ -10,6 +10,7 @@ LocalReactError
 ├── AnswerError           an answer that isn't of the type asked for
 ├── ContextOverflowError  a prompt that doesn't fit the context window
 ├── EndpointError         an endpoint that failed while completing
+│   └── ServerError           a server that answered, but no
 └── TraceError            a trace that can't be written or read
 """
 
@@ -62,6 +63,15 @@ class ContextOverflowError(LocalReactError):
 
 class EndpointError(LocalReactError):
     """An endpoint that failed while completing."""
+
+
+class ServerError(EndpointError):
+    """A server that answered, but no: `status` is HTTP's, `retry_after` what it asked for."""
+
+    def __init__(self, message: str, hint: str = "", status: int = 500, retry_after: str = "") -> None:
+        super().__init__(message, hint)
+        self.status = status
+        self.retry_after = retry_after
 
 
 class TraceError(LocalReactError):

@@ -12,7 +12,7 @@ from typing import TypeVar
 from localreact import context, policy
 from localreact.budgets import SHORTEST_TURN, Budgets
 from localreact.endpoints.base import Endpoint
-from localreact.errors import ProtocolError
+from localreact.errors import GrammarError, ProtocolError
 from localreact.policy import Plan, Policy
 from localreact.protocols import Protocol
 from localreact.protocols.base import mark_truncated, read_first
@@ -196,10 +196,21 @@ class Loop:
         yield ToolEnded(step, call_id, observation, time.monotonic() - started, clipped)
 
     def grammar(self, spec: TurnSpec) -> TurnGrammar | None:
-        """The turn in the language that the endpoint enforces; None only where it enforces none."""
-        if not self.endpoint.languages:
-            return None
-        return self.protocol.grammar(spec, self.endpoint.languages[0])
+        """The turn in the first language that the endpoint enforces and the protocol can be written in;
+        None only where the endpoint enforces none.
+
+        Raises:
+            GrammarError: the turn can't be written in any of them.
+        """
+        failure: GrammarError | None = None
+        for language in self.endpoint.languages:
+            try:
+                return self.protocol.grammar(spec, language)
+            except GrammarError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return None
 
     def _fit(
         self, transcript: context.Transcript, observation: Observation, cited_as: int | None

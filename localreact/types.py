@@ -312,7 +312,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """`text` is the turn's, `reasoning` what came before it, without tags; `tokens` and `spans` hold both."""
+    """`text` is the turn's, `reasoning` what came before it, without tags; `tokens` and `spans` hold both.
+    `neutralised` counts the control markers in the prompt's untrusted text that had to be broken, where an
+    endpoint takes no ids."""
 
     text: str
     stop: StopReason
@@ -321,3 +323,4 @@ class Completion:
     usage: Usage = field(default_factory=Usage)
     timings: Timings = field(default_factory=Timings)
     reasoning: str = ""
+    neutralised: int = 0

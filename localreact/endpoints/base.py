@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Protocol
 
 from localreact.endpoints.cards import ModelCard
 from localreact.endpoints.chat import ChatFormat
 from localreact.types import Completion, Limits, Prompt, Reasoning, Sampling, Span, TurnGrammar
+
+LEVELS = {
+    "gbnf": "enforced by the server's grammar",
+    "lark": "enforced by the server's grammar",
+    "json_schema": "enforced by the server's JSON schema",
+    "regex": "enforced by the server's regex",
+}
+CHECKED_ONLY = "checked only"
+IN_PROCESS = "enforced in process"
+
+
+def level_of(languages: Sequence[str]) -> str:
+    """How a server holds a model to its turns, in words; the first language is the strongest."""
+    return LEVELS[languages[0]] if languages else CHECKED_ONLY
 
 
 class Endpoint(Protocol):
@@ -19,6 +33,10 @@ class Endpoint(Protocol):
 
     languages: tuple[str, ...]
     """Grammar languages that it enforces, the preferred one first; empty: texts are only checked."""
+
+    @property
+    def level(self) -> str:
+        """The guarantee that goes with them, in words; every turn is checked afterwards whatever it is."""
 
     chat: ChatFormat
     card: ModelCard

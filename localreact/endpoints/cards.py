@@ -76,3 +76,9 @@ def cards() -> dict[str, ModelCard]:
 def card_for(general_name: str | None) -> ModelCard:
     """The card of a model file by its own name; a generic one where there is none."""
     return next((c for c in cards().values() if c.general_name and c.general_name == general_name), GENERIC)
+
+
+def card_named(*names: str) -> ModelCard:
+    """The card of a model that a server calls so, or by its file or path; a generic one otherwise."""
+    parts = {part for name in names for part in (name, name.replace("\\", "/").rsplit("/", 1)[-1]) if part}
+    return next((card for card in cards().values() if parts & {card.name, card.file}), GENERIC)

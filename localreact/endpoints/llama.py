@@ -21,6 +21,7 @@ from localreact.decoding.samplers import Sampler
 from localreact.decoding.scheduler import Scheduler
 from localreact.decoding.threads import default_threads
 from localreact.decoding.vocab import PromptEncoder, Vocab
+from localreact.endpoints.base import CHECKED_ONLY, IN_PROCESS
 from localreact.endpoints.cards import ModelCard, card_for
 from localreact.endpoints.chat import TRANSCRIPT, ChatFormat, from_template
 from localreact.endpoints.reasoning import reasoning_of
@@ -55,6 +56,7 @@ class LlamaEndpoint:
         card: what is known of the model; by default the card that knows the file's own name.
         n_ctx: tokens of context; by default the card's, at most what the model was trained for.
         n_threads: by default the physical cores that the process may use.
+        chat_template: a Jinja chat template instead of the file's own.
         engine: `llguidance`; `gbnf`, llama.cpp's own grammars; `outlines`; or `free` for no grammar at
             all (to compare with).
         parallel: completions at a time; others wait. They share the context: one that runs alone has
@@ -77,6 +79,7 @@ class LlamaEndpoint:
         engine: str = "llguidance",
         parallel: int = PARALLEL,
         deterministic: bool = False,
+        chat_template: str | None = None,
     ) -> None:
         if engine not in ENGINES:
             raise UsageError(f"there is no engine {engine!r}", f"Engines: {', '.join(ENGINES)}.")
@@ -92,7 +95,7 @@ class LlamaEndpoint:
         self.name = self.card.name if card else path.name
         self.fingerprint = fingerprint(path)
         self.notices: list[str] = []
-        self.chat = self._chat_format()
+        self.chat = self._chat_format(chat_template)
         self.reasoning = self._find_reasoning()
         if self.reasoning and self.reasoning.opened:
             self.chat = replace(self.chat, closing=closing(self.reasoning))
@@ -133,8 +136,12 @@ class LlamaEndpoint:
             return None
         return store
 
-    def _chat_format(self) -> ChatFormat:
-        template = self._model.metadata("tokenizer.chat_template")
+    @property
+    def level(self) -> str:
+        return IN_PROCESS if self.languages else CHECKED_ONLY
+
+    def _chat_format(self, given: str | None) -> ChatFormat:
+        template = self._model.metadata("tokenizer.chat_template") if given is None else given
         if template is None:
             self.notices.append(f"{self.name} has no chat template: prompts are a plain transcript")
             return TRANSCRIPT

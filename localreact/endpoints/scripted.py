@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 
+from localreact.endpoints.base import CHECKED_ONLY
 from localreact.endpoints.cards import GENERIC, ModelCard
 from localreact.endpoints.chat import TRANSCRIPT, ChatFormat
 from localreact.engines.free import cut_at_stop
@@ -31,6 +32,7 @@ class ScriptedEndpoint:
     """
 
     languages: tuple[str, ...] = ()
+    level = CHECKED_ONLY
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ def enforceable(tool: ToolSpec, language: str = "lark") -> tuple[ToolSpec, list[
         GrammarError: what is left can't be compiled, or no finite value satisfies it; the message
             names the tool and a JSON pointer into its schema.
     """
-    if language == "lark":
+    if language in ("lark", "json_schema"):  # of the latter each server has a compiler of its own
         return _enforceable_by_llguidance(tool)
     _check_finite(tool.name, tool.parameters)
     try:

@@ -39,6 +39,7 @@ from localreact.protocols.base import (
     turn_rules,
 )
 from localreact.protocols.json_reader import read_beginning
+from localreact.protocols.json_schema import turn_schema
 from localreact.protocols.strict_json import load_object, load_value, raw_controls
 from localreact.types import Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnGrammar, TurnSpec
 
@@ -114,6 +115,8 @@ class JsonProtocol:
 
     def grammar(self, spec: TurnSpec, language: str) -> TurnGrammar:
         check_citations(spec, "json", language, cites=True)
+        if language == "json_schema":
+            return turn_schema(self._call_fields, self._finish_fields, spec)
         parts, thought = writer(language, spec, protocol="json", compact=self.compact), _Rule("thought")
         text = template(f"json.{language}").render(
             spec=spec,
