@@ -17,18 +17,22 @@ from localreact._version import __version__
 from localreact.asyncs import in_thread
 from localreact.budgets import Budgets
 from localreact.decoding import samplers
-from localreact.endpoints.base import Endpoint
-from localreact.endpoints.resolve import DEFAULT_MODEL, open_endpoint
+from localreact.endpoints.base import IN_PROCESS, Endpoint, level_of
+from localreact.endpoints.reasoning import reasoning_budget
+from localreact.endpoints.resolve import open_endpoint
 from localreact.errors import ContextOverflowError, EndpointError, GrammarError
 from localreact.examples import examples_for
+from localreact.grammar.schema import all_enforceable
 from localreact.loop import Loop
+from localreact.native import LEVEL, NATIVE, VERSION, NativeLoop, open_native, run_native
 from localreact.observers import Observer, observed
 from localreact.policy import Policy
 from localreact.protocols import protocol as named_protocol
 from localreact.recorded import Recording, check, setup
 from localreact.run import Ending, Run, Running, RunState
 from localreact.tools import Tool, Toolbox
-from localreact.trace.events import Event, RunStarted
+from localreact.trace.events import Event, ProtocolChanged, RunStarted
+from localreact.trace.jsonl import path_for
 from localreact.trace.reading import Trace, load
 from localreact.types import Sampling, TurnSpec
 
@@ -40,7 +44,8 @@ class Agent:
         print(agent.run("What is 3*45+2*12?").answer)
 
     Args:
-        model: a model card's name (`smollm2`), the path of a GGUF file, or an endpoint.
+        model: a model card's name (`smollm2`), the path of a GGUF file, the address of a server
+            (`llama-server:http://host:8080`), or an endpoint; by default what LOCALREACT_MODEL says.
         tools: functions with type hints, or what `@tool` made of them.
         max_steps, max_tokens, deadline: budgets of a run; tokens are those generated, the
             deadline is in seconds. The last step, and the last tokens, are kept for an answer.
@@ -48,10 +53,13 @@ class Agent:
         evidence_gate: no answer before a tool has given a result (where there are tools).
         cite: an answer carries evidence, which can only quote word for word what tools have said; so
             there is none before there is something to quote. In the json and text protocols.
-        protocol, spelling, examples: the format of turns (`json`, `text`, `bracket` or `call`), how
-            it is written, and worked examples of each tool in the prompt; by default as the model card says.
+        protocol, spelling, examples: the format of turns (`json`, `text`, `bracket` or `call`; of a
+            server also `native`, its own tool calling, and `auto`, which tries that first), how it is
+            written, and worked examples of each tool in the prompt; by default as the model card says.
         engine: what holds a model in process to its turns: `llguidance`, `gbnf` (llama.cpp's own
-            grammars), or `free` for nothing (stop strings and the strict parser, to compare with).
+            grammars), or `free` for nothing (stop strings and the strict parser, to compare with). Of a
+            server `free` asks for no grammar.
+        chat_template: a file with a Jinja chat template, instead of the model's own.
         reasoning_tokens: for how many tokens a reasoning model may think before each turn, between its
             tags (`<think>`), besides `max_tokens`; closed by force when they are spent. By default as the
             model card says, or 512 where the chat template knows such tags; 0 switches it off.
@@ -63,7 +71,7 @@ class Agent:
             after they are in the trace. An exception that it raises ends the run.
 
     Raises:
-        MissingPartError, ModelError: the model can't be had.
+        MissingPartError, ModelError, EndpointError: the model can't be had.
         ToolDefinitionError: a tool can't be offered.
         GrammarError: a tool's schema, or citing, can't be enforced.
         UsageError: citing without tools.
@@ -71,7 +79,7 @@ class Agent:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | Endpoint = DEFAULT_MODEL,
+        model: str | os.PathLike[str] | Endpoint | None = None,
         tools: Iterable[Tool | Callable[..., Any]] = (),
         *,
         max_steps: int = 8,
@@ -90,6 +98,7 @@ class Agent:
         observers: Iterable[Observer] = (),
         n_threads: int | None = None,
         deterministic: bool = False,
+        chat_template: str | os.PathLike[str] | None = None,
     ) -> None:
         samplers.check(sampling)
         self.budgets = Budgets(max_steps, max_tokens, deadline, reasoning_tokens or 0)
@@ -100,17 +109,19 @@ class Agent:
         self.trace = None if trace is None else Path(trace)
         self._observers = tuple(observers)
         self._owned = ExitStack()
-        self.endpoint = open_endpoint(model, n_ctx, n_threads, engine, deterministic)
+        self.endpoint = open_endpoint(model, n_ctx, n_threads, engine, deterministic, chat_template)
         if self.endpoint is not model:
             self._owned.callback(self.endpoint.close)
         try:
             self.budgets = replace(
-                self.budgets, reasoning_tokens=fitting.reasoning_tokens(self.endpoint, reasoning_tokens)
+                self.budgets, reasoning_tokens=reasoning_budget(self.endpoint, reasoning_tokens)
             )
+            native, protocol = (protocol, None) if protocol in NATIVE else (None, protocol)
             self._spelling = fitting.spelling(self.endpoint.card, protocol, spelling)
             self.protocol = named_protocol(protocol or self.endpoint.card.protocol, self._spelling)
             self._examples = self.endpoint.card.examples if examples is None else examples
-            specs, self.relaxations = fitting.enforceable_tools(self.endpoint, self.toolbox.specs)
+            specs, self.relaxations = all_enforceable(self.toolbox.specs, self.endpoint.languages)
+            """What the grammar can't hold of the tools' schemas is checked after a turn."""
             self._loop = Loop(
                 self.endpoint,
                 self.protocol,
@@ -119,9 +130,15 @@ class Agent:
                 self.budgets,
                 sampling,
             )
+            self._native = open_native(self.endpoint, self._loop, native == "auto") if native else None
+            self._language = ""
+            self.level = self.endpoint.level
             sources = fitting.sample_sources(self.protocol) if cite else ()
             if (grammar := self._loop.grammar(TurnSpec(specs, sources=sources))) is not None:
                 self.endpoint.check(grammar)
+                self._language = grammar.language
+                if self.level != IN_PROCESS:
+                    self.level = level_of((grammar.language,))
             self._opening = context.opening(
                 self.endpoint.chat,
                 self.protocol,
@@ -171,7 +188,7 @@ class Agent:
         """The events of a run as they happen; the last is RunEnded. Closing it cancels the run."""
         loop = replace(self._loop, policy=self._policy(tool_choice, answer))
         state = RunState(question)
-        trace = self._trace_path(state)
+        trace = path_for(self.trace, state.run_id)
         return Running(state, self._stream(loop, state, trace, cancel), trace)
 
     def resume(
@@ -267,8 +284,9 @@ class Agent:
         self, loop: Loop, state: RunState, cancel: threading.Event, recording: Recording | None
     ) -> Generator[Event, None, None]:
         if recording is None:
-            yield self._started(loop, state)
-            yield from self._looped(loop, state, cancel)
+            native = self._usable_native
+            yield self._started(loop, state, native)
+            yield from self._looped(loop, state, cancel, native)
             return
         with closing(self._looped(recording.loop(loop), state, cancel)) as recorded:
             new = recording.follow(recorded, state)
@@ -277,11 +295,17 @@ class Agent:
             yield first
             yield from new
 
-    def _looped(self, loop: Loop, state: RunState, cancel: threading.Event) -> Generator[Event, None, None]:
+    def _looped(
+        self, loop: Loop, state: RunState, cancel: threading.Event, native: NativeLoop | None = None
+    ) -> Generator[Event, None, None]:
         transcript = self._opening.copy()
         transcript.user(context.question(state.question, loop.policy.answer_type))
         try:
-            ending = yield from loop.run(state, transcript, cancel)
+            if native is None:
+                ending = yield from loop.run(state, transcript, cancel)
+            else:
+                changed = ProtocolChanged(self.protocol.version, self._language, self.level, "")
+                ending = yield from run_native(native, loop, state, transcript, cancel, changed)
         except ContextOverflowError as error:
             ending = Ending("context_overflow", str(error))
         except (EndpointError, GrammarError) as error:
@@ -290,14 +314,15 @@ class Agent:
             ending = Ending("cancelled", "interrupted")
         yield state.ended(ending)
 
-    def _started(self, loop: Loop, state: RunState) -> RunStarted:
+    def _started(self, loop: Loop, state: RunState, native: NativeLoop | None = None) -> RunStarted:
         return RunStarted(
             run_id=state.run_id,
             question=state.question,
-            protocol=self.protocol.version,
+            protocol=VERSION if native else self.protocol.version,
             model=self.endpoint.name,
             fingerprint=self.endpoint.fingerprint,
-            enforced=next(iter(self.endpoint.languages), ""),
+            enforced="" if native else self._language,
+            level=LEVEL if native else self.level,
             chat_format=self.endpoint.chat.name,
             tools=tuple(spec.name for spec in self.toolbox.specs),
             settings={
@@ -314,6 +339,15 @@ class Agent:
 
     # --- small parts
 
+    @property
+    def protocol_version(self) -> str:
+        """Of the protocol that runs begin with."""
+        return VERSION if self._usable_native else self.protocol.version
+
+    @property
+    def _usable_native(self) -> NativeLoop | None:
+        return self._native if self._native and not self._native.objection else None
+
     def _policy(self, tool_choice: str, answer: Any) -> Policy:
         """The agent's policy with what is asked for in one run."""
         policy = replace(self._loop.policy, tool_choice=tool_choice)
@@ -323,12 +357,6 @@ class Agent:
         if (grammar := self._loop.grammar(TurnSpec(answer_schema=policy.answer_schema))) is not None:
             self.endpoint.check(grammar)
         return policy
-
-    def _trace_path(self, state: RunState) -> Path | None:
-        if self.trace is None:
-            return None
-        is_folder = self.trace.is_dir() or not (self.trace.exists() or self.trace.suffix)
-        return self.trace / f"{state.run_id}.jsonl" if is_folder else self.trace
 
     def close(self) -> None:
         """Free the model, if this agent loaded it."""

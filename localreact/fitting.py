@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.cards import ModelCard
-from localreact.errors import UsageError
 from localreact.grammar.answers import answer_type
-from localreact.grammar.schema import Relaxation, enforceable
+from localreact.grammar.schema import enforceable
 from localreact.policy import Policy
 from localreact.protocols import Protocol
 from localreact.types import Source, ToolSpec, TurnSpec
@@ -21,41 +20,6 @@ def spelling(card: ModelCard, protocol: str | None, asked: Mapping[str, Any] | N
     if asked is not None:
         return asked
     return card.spelling if protocol in (None, card.protocol) else {}
-
-
-def reasoning_tokens(endpoint: Endpoint, asked: int | None) -> int:
-    """
-    Raises:
-        UsageError: a model that isn't known to reason is asked to.
-    """
-    known = endpoint.reasoning
-    if asked is None:
-        return known.tokens if known else 0
-    if asked and known is None:
-        raise UsageError(
-            f"{endpoint.name} isn't known to reason: there are no tags for it in its chat template "
-            "or vocabulary",
-            "Leave reasoning_tokens out, or name the tags in a model card, under [reasoning].",
-        )
-    return asked
-
-
-def enforceable_tools(
-    endpoint: Endpoint, tools: Iterable[ToolSpec]
-) -> tuple[tuple[ToolSpec, ...], list[Relaxation]]:
-    """The tools with what the endpoint can enforce of their schemas, and the rest.
-
-    Raises:
-        GrammarError: a schema that can't be enforced.
-    """
-    if not endpoint.languages:
-        return tuple(tools), []
-    specs, relaxations = [], []
-    for tool in tools:
-        enforced, left_out = enforceable(tool, endpoint.languages[0])
-        specs.append(enforced)
-        relaxations += left_out
-    return tuple(specs), relaxations
 
 
 def with_answer(policy: Policy, endpoint: Endpoint, answer: Any) -> Policy:

@@ -158,6 +158,8 @@ def check(trace: Trace, now: RunStarted, other_model: bool = False) -> None:
         raise UsageError(f"the run {before.run_id} has ended ({ended.status}): there is nothing to resume")
     if trace.unknown or trace.version > TRACE_VERSION:
         raise UsageError(f"{trace.path} was written by a newer version of localreact", "Update localreact.")
+    if not before.protocol.startswith("react-"):
+        raise UsageError(f"a run of the protocol {before.protocol} can't be resumed", "Ask anew.")
     compared = {
         "protocol": [before.protocol, now.protocol],
         "tools": [", ".join(before.tools), ", ".join(now.tools)],

@@ -56,6 +56,8 @@ def replay(
         UsageError: the trace (of version 1) doesn't say what the tools were, or there are none to execute.
     """
     began = trace.started
+    if not began.protocol.startswith("react-"):
+        raise UsageError(f"a run of the protocol {began.protocol} can't be replayed")
     if execute and tools is None:
         raise UsageError("there are no tools to execute", "Give them: -T …")
     if tools is None:
@@ -102,6 +104,7 @@ class TraceEndpoint:
         self.name = began.model
         self.fingerprint = began.fingerprint
         self.languages: tuple[str, ...] = (began.enforced,) if began.enforced else ()
+        self.level = began.level
         self.chat: ChatFormat = ChatFormat(**began.setup["chat"]) if "chat" in began.setup else TRANSCRIPT
         self.card = GENERIC
         self.n_ctx = int(began.setup.get("n_ctx", 1 << 20))

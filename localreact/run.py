@@ -61,6 +61,7 @@ class Run:
     seconds: float
     value: Any = None
     evidence: tuple[Evidence, ...] = ()
+    round_trips: int = 0
 
 
 @dataclass
@@ -76,6 +77,9 @@ class RunState:
     value: Any = None
     interrupted: bool = False
     """Somebody asked the run to finish: no more calls, an answer from what there is."""
+    round_trips: int = 0
+    forgiven: int = 0
+    """Refused texts of a protocol that the run has left."""
 
     @property
     def observations(self) -> list[Observation]:
@@ -98,8 +102,8 @@ class RunState:
 
     @property
     def refused_turns(self) -> int:
-        """Texts that were no turn."""
-        return sum(step.problem == "refused" for step in self.steps)
+        """Texts that were no turn, of the protocol that the run is in."""
+        return sum(step.problem == "refused" for step in self.steps) - self.forgiven
 
     def add(
         self,
@@ -108,7 +112,10 @@ class RunState:
         observation: Observation | None = None,
         problem: Problem | None = None,
         shown: str | None = None,
+        same_reply: bool = False,
     ) -> None:
+        """`same_reply`: one reply of the model may hold several calls, each a step."""
+        self.round_trips += not same_reply
         number = len(self.steps) + 1
         usage, timings = completion.usage, completion.timings
         self.steps.append(
@@ -129,6 +136,7 @@ class RunState:
             timings=self.timings,
             seconds=time.monotonic() - self.started,
             evidence=ending.evidence,
+            round_trips=self.round_trips,
         )
 
     def outcome(self, ended: RunEnded) -> Run:
@@ -145,6 +153,7 @@ class RunState:
             seconds=ended.seconds,
             value=self.value,
             evidence=ended.evidence,
+            round_trips=ended.round_trips,
         )
 
 

@@ -12,9 +12,11 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.status import Status
 
+from localreact.endpoints.base import IN_PROCESS
 from localreact.run import Run
 from localreact.trace.events import (
     Event,
+    ProtocolChanged,
     RunEnded,
     RunStarted,
     StepStarted,
@@ -53,11 +55,13 @@ class TerminalView:
         self._waiting: Status | None = None
         self._answer_written = False
         self._stream_answers = False
+        self._level = ""
 
     def show(self, event: Event) -> None:
         match event:
-            case RunStarted(enforced=enforced):
+            case RunStarted(enforced=enforced, level=level):
                 self._stream_answers = bool(enforced)
+                self._level = level
             case StepStarted():
                 self._wait()
             case TextDelta(field="answer", text=text):
@@ -89,6 +93,11 @@ class TerminalView:
                 text = shown if shown is not None else observation.content
                 cut = " …" if len(text) > SHOWN_OBSERVATION else ""
                 self._print(text[:SHOWN_OBSERVATION] + cut, "observation")
+            case ProtocolChanged(protocol=protocol, enforced=enforced, level=level, reason=reason):
+                self._stream_answers = bool(enforced)
+                self._level = level
+                self._begin("", "")
+                self._print(f"On with {protocol}: the server {reason}\n", "observation")
             case RunEnded():
                 self._begin("", "")
                 if event.answer is not None and not self._answer_written:
@@ -99,7 +108,9 @@ class TerminalView:
                 for each in event.evidence:
                     self._print(f"Evidence: {' '.join(each.quote.split())} [step {each.step}]\n", "evidence")
                 self._print(
-                    summary(event) + "\n", None, style="bold" if event.status == "finished" else "bold red"
+                    summary(event, self._level) + "\n",
+                    None,
+                    style="bold" if event.status == "finished" else "bold red",
                 )
 
     def close(self) -> None:
@@ -138,12 +149,13 @@ class TerminalView:
             self._out.flush()
 
 
-def summary(ended: RunEnded) -> str:
-    """One line: how the run ended and what it took."""
+def summary(ended: RunEnded, level: str = "") -> str:
+    """One line: how the run ended and what it took, and what held its turns where that wasn't we."""
     usage, timings = ended.usage, ended.timings
     parts = [
         ended.status,
-        f"{ended.steps} step{'s' * (ended.steps != 1)}",
+        f"{ended.steps} step{'s' * (ended.steps != 1)}"
+        + (f" in {ended.round_trips} replies" if 0 < ended.round_trips < ended.steps else ""),
         f"{usage.generated} tokens ({usage.forced} forced)",
     ]
     if usage.reasoning:
@@ -151,6 +163,8 @@ def summary(ended: RunEnded) -> str:
     if (rate := _rate(usage, timings)) is not None:
         parts.append(f"{rate:.0f} tokens/s")
     parts.append(f"{ended.seconds:.1f} s")
+    if level and level != IN_PROCESS:
+        parts.append(level)
     line = " · ".join(parts)
     return f"{line}\n{ended.reason}" if ended.reason and ended.status != "finished" else line
 
@@ -161,7 +175,7 @@ def _rate(usage: Usage, timings: Timings) -> float | None:
     return tokens / timings.generate_s if timings.generate_s > 0 and tokens else None
 
 
-def as_json(run: Run, model: str, protocol: str, trace: Path | None) -> dict[str, Any]:
+def as_json(run: Run, model: str, level: str, protocol: str, trace: Path | None) -> dict[str, Any]:
     """The document that `--json` prints. Fields are only ever added."""
     steps = []
     for step in run.steps:
@@ -200,9 +214,11 @@ def as_json(run: Run, model: str, protocol: str, trace: Path | None) -> dict[str
             "masks": usage.masks,
             "reasoning": usage.reasoning,
         },
+        "round_trips": run.round_trips,
         "seconds": round(run.seconds, 3),
         "tokens_per_second": None if rate is None else round(rate, 1),
         "model": model,
+        "level": level,
         "protocol": protocol,
         "trace": str(trace) if trace else None,
     }

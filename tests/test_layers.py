@@ -19,7 +19,7 @@ LAYERS = [
     ["eval"],
     ["agent"],
     ["recorded", "observers"],
-    ["fitting"],
+    ["native", "fitting"],
     ["loop", "asyncs"],
     ["policy", "guards", "budgets", "context", "examples"],
     ["run"],

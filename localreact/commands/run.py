@@ -14,6 +14,7 @@ import typer
 
 from localreact.agent import Agent
 from localreact.commands.files import read_json
+from localreact.endpoints.address import KINDS
 from localreact.endpoints.llama import ENGINES
 from localreact.endpoints.resolve import DEFAULT_MODEL
 from localreact.errors import UsageError
@@ -31,11 +32,21 @@ def run(
         str | None, typer.Argument(help="What to answer; without it, or as -, standard input.")
     ] = None,
     model: Annotated[
-        str, typer.Option("-m", "--model", help="A model's name, or a GGUF file.")
+        str,
+        typer.Option(
+            "-m",
+            "--model",
+            envvar="LOCALREACT_MODEL",
+            help="A model's name, a GGUF file, or a server: KIND:URL#MODEL, where KIND is "
+            f"{', '.join(KINDS)}.",
+        ),
     ] = DEFAULT_MODEL,
     protocol: Annotated[
         str | None,
-        typer.Option(help=f"Format of a turn: {', '.join(PROTOCOLS)}. Default: as the model card says."),
+        typer.Option(
+            help=f"Format of a turn: {', '.join(PROTOCOLS)}; of a server also native (its own tool "
+            "calling), and auto, which tries that first. Default: as the model card says."
+        ),
     ] = None,
     engine: Annotated[
         str,
@@ -99,6 +110,9 @@ def run(
         bool,
         typer.Option("--deterministic", help="Bit for bit the same run every time, at some cost in speed."),
     ] = False,
+    chat_template: Annotated[
+        Path | None, typer.Option(help="A file with a Jinja chat template, instead of the model's own.")
+    ] = None,
     evidence_gate: Annotated[
         bool,
         typer.Option(
@@ -175,6 +189,7 @@ def run(
                 n_ctx=ctx,
                 n_threads=threads,
                 deterministic=deterministic,
+                chat_template=chat_template,
                 observers=[observer] if observer else [],
             ) as agent,
         ):
@@ -215,7 +230,9 @@ def _follow(agent: Agent, running: Running, view: TerminalView, as_document: boo
                 view.show(event)
         outcome = running.outcome
         if as_document:
-            print_json(as_json(outcome, agent.endpoint.name, agent.protocol.version, running.trace))
+            print_json(
+                as_json(outcome, agent.endpoint.name, agent.level, agent.protocol_version, running.trace)
+            )
         return outcome.status
     finally:
         signal.signal(signal.SIGINT, previous)

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from localreact.endpoints.base import Endpoint
+from localreact.errors import UsageError
 from localreact.types import Reasoning
 
 PAIRS = (
@@ -38,3 +40,21 @@ def reasoning_of(
     if before.endswith(found.close):
         return replace(found, tokens=0)
     return replace(found, opened=before.endswith(found.open))
+
+
+def reasoning_budget(endpoint: Endpoint, asked: int | None) -> int:
+    """Tokens for reasoning before a turn: as asked for, or what is usual with the model.
+
+    Raises:
+        UsageError: the model isn't known to reason.
+    """
+    known = endpoint.reasoning
+    if asked is None:
+        return known.tokens if known else 0
+    if asked and known is None:
+        raise UsageError(
+            f"{endpoint.name} isn't known to reason: there are no tags for it in its chat template "
+            "or vocabulary",
+            "Leave reasoning_tokens out, or name the tags in a model card, under [reasoning].",
+        )
+    return asked

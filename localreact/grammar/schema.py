@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,6 +78,16 @@ def enforceable(tool: ToolSpec, language: str = "lark") -> tuple[ToolSpec, list[
     except SchemaError as error:
         raise _not_enforceable(tool.name, error.pointer, error.why) from error
     return tool, [Relaxation(tool.name, pointer, keyword) for pointer, keyword in left_out]
+
+
+def all_enforceable(
+    tools: Sequence[ToolSpec], languages: Sequence[str]
+) -> tuple[tuple[ToolSpec, ...], list[Relaxation]]:
+    """`enforceable` for each tool in the first of the languages; as they are where there is none."""
+    if not languages:
+        return tuple(tools), []
+    pairs = [enforceable(tool, languages[0]) for tool in tools]
+    return tuple(spec for spec, _ in pairs), [each for _, left_out in pairs for each in left_out]
 
 
 def _enforceable_by_llguidance(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxation]]:

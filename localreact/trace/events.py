@@ -13,9 +13,10 @@ from localreact.types import Completion, Evidence, Observation, Segment, Status,
 class RunStarted:
     """A run, or another sitting of it, begins.
 
-    `enforced` is the grammar language that holds every turn, or empty: turns are only checked. `setup` is
-    what the agent was made of (tools, delimiters, …), enough to replay the run without it. `resumed` is
-    how many steps the sittings before had made, None in the first one.
+    `enforced` is the grammar language that holds every turn, or empty: turns are only checked; `level` says
+    the same in words, and who enforces it. `setup` is what the agent was made of (tools, delimiters, …),
+    enough to replay the run without it. `resumed` is how many steps the sittings before had made, None in
+    the first one.
     """
 
     run_id: str
@@ -30,6 +31,7 @@ class RunStarted:
     version: str
     setup: Mapping[str, Any] = field(default_factory=dict)
     resumed: int | None = None
+    level: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,16 @@ class ToolEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ProtocolChanged:
+    """The model's own tool calling failed; the run goes on in another protocol, with all that was done."""
+
+    protocol: str
+    enforced: str
+    level: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     status: Status
     answer: str | None
@@ -110,6 +122,8 @@ class RunEnded:
     timings: Timings
     seconds: float
     evidence: tuple[Evidence, ...] = ()
+    round_trips: int = 0
+    """Replies of the model; fewer than steps where one reply held several calls (`native`)."""
 
 
 Event = (
@@ -121,5 +135,6 @@ Event = (
     | TurnRefused
     | ToolStarted
     | ToolEnded
+    | ProtocolChanged
     | RunEnded
 )

@@ -201,3 +201,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else str(value)
     return value
+
+
+def path_for(given: Path | None, run_id: str) -> Path | None:
+    """Where a run's trace goes: the file that was given, or one of its own in a folder."""
+    if given is None:
+        return None
+    is_folder = given.is_dir() or not (given.exists() or given.suffix)
+    return given / f"{run_id}.jsonl" if is_folder else given

@@ -1,0 +1,193 @@
+"""A server's own tool calling: `/v1/chat/completions` with `tools`, as all kinds here offer it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from localreact.endpoints.answers import TOO_LONG
+from localreact.endpoints.server import ServerEndpoint, estimate
+from localreact.errors import ContextOverflowError, EndpointError, ServerError
+from localreact.types import Limits, Sampling, ToolSpec, Usage
+
+Message = dict[str, Any]
+REFUSALS = (400, 404, 405, 422, 500, 501)
+LONGEST = 180.0  # seconds for the question that finds out
+IDLE = 600.0  # seconds for a reply, which comes all at once
+
+
+@dataclass(frozen=True)
+class NativeCall:
+    """A call as the model wrote it; `arguments` is text that may be no JSON."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """`message` is the assistant's, as it goes back in the next request."""
+
+    content: str
+    thought: str
+    calls: tuple[NativeCall, ...]
+    cut: bool
+    message: Message
+    usage: Usage
+
+
+class ChatApi:
+    def __init__(self, server: ServerEndpoint) -> None:
+        self.server = server
+        self._transport = server.dialect.transport
+        patience = self._transport.patience
+        self._patience = replace(patience, idle=max(patience.idle, IDLE))
+        self._path = "/chat/completions" if server.dialect.kind == "openai" else "/v1/chat/completions"
+
+    def count(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
+        """Tokens of a conversation, estimated."""
+        said = json.dumps([*messages, *(_tool(each) for each in tools)], ensure_ascii=False)
+        return estimate(said)
+
+    def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        choice: str,
+        limits: Limits,
+        sampling: Sampling,
+    ) -> Reply:
+        """What the model says next. `choice` is `auto`, `none` or `required`.
+
+        Raises:
+            StoppedError: a limit ended the waiting.
+            ServerError: the server refused.
+            ContextOverflowError: the conversation is too long for it.
+            EndpointError: it failed, or answered in another shape.
+        """
+        body: dict[str, Any] = {
+            "model": self.server.model,
+            "messages": list(messages),
+            "max_tokens": limits.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": sampling.seed,
+            "stream": False,
+        }
+        if tools:
+            body |= {"tools": [_tool(each) for each in tools], "tool_choice": choice}
+        try:
+            answer = self._transport.post(self._path, body, limits, self._patience)
+        except ServerError as error:
+            if error.status == TOO_LONG:
+                raise ContextOverflowError(error.message, error.hint) from error
+            raise
+        try:
+            return _reply(answer)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise EndpointError(
+                f"{self.server.name} answered a chat completion of another shape: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+def _tool(spec: ToolSpec) -> Message:
+    function = {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
+    return {"type": "function", "function": function}
+
+
+def _reply(answer: Mapping[str, Any]) -> Reply:
+    choice = answer["choices"][0]
+    message = choice["message"]
+    calls = []
+    for number, each in enumerate(message.get("tool_calls") or ()):
+        function = each["function"]
+        arguments = function.get("arguments")
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        calls.append(NativeCall(str(each.get("id") or f"call_{number}"), str(function["name"]), text))
+    content = message.get("content") or ""
+    if isinstance(content, list):  # in parts
+        content = "".join(str(part.get("text") or "") for part in content)
+    usage, details = answer.get("usage") or {}, (answer.get("usage") or {}).get("prompt_tokens_details") or {}
+    said = content + "".join(call.name + call.arguments for call in calls)
+    back: Message = {"role": "assistant", "content": content}
+    if calls:
+        back["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
+    return Reply(
+        content=content.strip(),
+        thought=str(message.get("reasoning_content") or (content if calls else "")).strip(),
+        calls=tuple(calls),
+        cut=choice.get("finish_reason") == "length",
+        message=back,
+        usage=Usage(
+            prompt=usage.get("prompt_tokens") or 0,
+            reused=details.get("cached_tokens") or 0,
+            sampled=usage.get("completion_tokens") or estimate(said),
+        ),
+    )
+
+
+_verdicts: dict[str, str] = {}
+_deciding = threading.Lock()
+
+_LOOKUP = ToolSpec(
+    "look_up_code",
+    "Look up the secret code of a person.",
+    {
+        "type": "object",
+        "properties": {"person": {"type": "string", "description": "First name."}},
+        "required": ["person"],
+    },
+)
+
+
+def objection_to_native(api: ChatApi) -> str:
+    """Why this model's own tool calling can't be used; empty where it can. Asked once a process.
+
+    Raises:
+        EndpointError: the server fails in a way that says nothing of tools.
+    """
+    with _deciding:
+        if (known := _verdicts.get(api.server.name)) is None:
+            known = _verdicts[api.server.name] = _ask(api)
+        return known
+
+
+def known_objection(api: ChatApi) -> str:
+    """What was found out so far; nothing is asked."""
+    return _verdicts.get(api.server.name, "")
+
+
+def remember(api: ChatApi, objection: str) -> None:
+    """A run found out what asking had not."""
+    with _deciding:
+        _verdicts[api.server.name] = objection
+
+
+def _ask(api: ChatApi) -> str:
+    question = "What is the secret code of Ada? Use the tool."
+    limits = Limits(128, deadline=time.monotonic() + LONGEST)
+    try:
+        reply = api.reply([{"role": "user", "content": question}], [_LOOKUP], "auto", limits, Sampling())
+    except ServerError as error:
+        if error.status not in REFUSALS:
+            raise
+        return f"refuses tools: {error.message}"
+    if not reply.calls:
+        return f"ignores tools: it said {reply.content[:60]!r}"
+    call = reply.calls[0]
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:
+        arguments = None
+    if call.name != _LOOKUP.name or not isinstance(arguments, dict) or "person" not in arguments:
+        return f"breaks the format: it called {call.name!r} with {call.arguments[:60]!r}"
+    return ""

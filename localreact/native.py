@@ -1,0 +1,332 @@
+"""The protocol `native`: the server's own tool calling, with the same tools, policy, budgets and events.
+
+No grammar of ours holds here. One reply may hold several calls: all are executed, in order, each as a
+step of its own, and `round_trips` counts the replies. Text without a call is the answer, as that API has
+it; `insufficient` is offered as a tool.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from localreact import context, policy
+from localreact.budgets import Budgets
+from localreact.context import Transcript
+from localreact.endpoints.base import Endpoint
+from localreact.endpoints.chat_api import (
+    REFUSALS,
+    ChatApi,
+    Message,
+    NativeCall,
+    Reply,
+    known_objection,
+    objection_to_native,
+    remember,
+)
+from localreact.endpoints.http import StoppedError, stopped_by
+from localreact.endpoints.server import ServerEndpoint
+from localreact.errors import ProtocolError, ServerError, UsageError
+from localreact.loop import Events, Loop
+from localreact.policy import Plan, Policy
+from localreact.protocols.base import answered
+from localreact.protocols.strict_json import load_object, load_value
+from localreact.run import Ending, RunState
+from localreact.tools import Toolbox
+from localreact.trace.events import (
+    ProtocolChanged,
+    StepStarted,
+    ToolEnded,
+    ToolStarted,
+    TurnCompleted,
+    TurnRead,
+    TurnRefused,
+)
+from localreact.types import (
+    Completion,
+    Finish,
+    Limits,
+    Observation,
+    Sampling,
+    Segment,
+    Span,
+    Timings,
+    ToolCall,
+    ToolSpec,
+    Turn,
+)
+
+NATIVE = ("native", "auto")
+VERSION = "native/1"
+LEVEL = "the server's own tool calling, checked only"
+SYSTEM = "Answer the question with the help of the tools. Answer briefly once you have what you need."
+INSUFFICIENT = ToolSpec(
+    "insufficient",
+    "Say what is missing, where the tools can't give what an answer needs.",
+    {"type": "object", "properties": {"missing": {"type": "string"}}, "required": ["missing"]},
+)
+
+
+def open_native(endpoint: Endpoint, loop: Loop, replaceable: bool) -> NativeLoop | None:
+    """The endpoint's own tool calling, with what holds for another loop. Where it is `replaceable` and
+    doesn't work: None, and a notice says why.
+
+    Raises:
+        UsageError: the endpoint has none.
+    """
+    if loop.policy.cite:
+        if replaceable:
+            return None
+        raise UsageError("the protocol native has no place for citations", "Use the json protocol.")
+    if not isinstance(endpoint, ServerEndpoint):
+        if replaceable:
+            return None
+        raise UsageError(
+            f"{endpoint.name} has no tool calling of its own",
+            "The protocol native is for one server: -m openai:http://host:8000/v1#MODEL.",
+        )
+    api = ChatApi(endpoint)
+    if replaceable and (why := objection_to_native(api)):
+        endpoint.notices.append(f"protocol {loop.protocol.version}, since the server {why}")
+        return None
+    return NativeLoop(api, loop.toolbox, loop.policy, loop.budgets, loop.sampling, replaceable)
+
+
+class BrokenNativeError(ProtocolError):
+    """The model's own tool calling doesn't work after all; another protocol may go on with the run."""
+
+
+@dataclass(frozen=True)
+class NativeLoop:
+    """`replaceable`: where the format breaks, BrokenNativeError is raised, for another protocol to go on."""
+
+    api: ChatApi
+    toolbox: Toolbox
+    policy: Policy
+    budgets: Budgets
+    sampling: Sampling
+    replaceable: bool = False
+
+    @property
+    def objection(self) -> str:
+        """Why it can't be used after all, as an earlier run found out; empty where it can."""
+        return known_objection(self.api) if self.replaceable else ""
+
+    def run(self, state: RunState, question: str, cancel: threading.Event) -> Events[Ending]:
+        messages: list[Message] = [
+            {"role": "system", "content": SYSTEM},
+            {"role": "user", "content": question},
+        ]
+        shown = 0
+        while True:
+            if cancel.is_set():
+                return Ending("cancelled", "stopped between two turns")
+            room = policy.Room(self.api.count(messages, self._tools), self.api.server.n_ctx)
+            plan = policy.next_turn(state, self.budgets, self.policy, room)
+            if isinstance(plan, Ending):
+                return plan
+            yield StepStarted(
+                step=len(state.steps) + 1,
+                prompt=tuple(Segment(json.dumps(each, ensure_ascii=False)) for each in messages[shown:]),
+                tools=tuple(dict.fromkeys(tool.name for tool in plan.spec.tools)),
+                answer=plan.spec.answer,
+                insufficient=plan.spec.insufficient,
+                max_tokens=plan.max_tokens,
+                closing=plan.closing or "",
+            )
+            shown = len(messages)
+            deadline = None if self.budgets.deadline_s is None else state.started + self.budgets.deadline_s
+            limits = Limits(plan.max_tokens, deadline, cancel)
+            started = time.monotonic()
+            try:
+                reply = self.api.reply(
+                    messages, self._tools, self._choice(plan, state), limits, self.sampling
+                )
+            except StoppedError as error:
+                completion = Completion("", error.stopped)
+                yield TurnCompleted(len(state.steps) + 1, completion)
+                state.add(completion)
+                return Ending(error.stopped, "stopped in the middle of a turn")
+            except ServerError as error:
+                if not state.steps and error.status in REFUSALS:
+                    self._broken(f"refuses tools: {error.message}")
+                raise
+            completion = _completion(reply, time.monotonic() - started)
+            yield TurnCompleted(len(state.steps) + 1, completion)
+            messages.append(reply.message)
+            ending = yield from self._read(state, messages, plan, reply, completion, limits)
+            if ending is not None:
+                return ending
+
+    @property
+    def _tools(self) -> list[ToolSpec]:
+        names = [spec.name for spec in self.toolbox.specs]
+        own = [] if INSUFFICIENT.name in names or not names else [INSUFFICIENT]
+        return [*self.toolbox.specs, *own]
+
+    def _choice(self, plan: Plan, state: RunState) -> str:
+        if not plan.spec.tools:
+            return "none"
+        wanted = self.policy.tool_choice != "auto" and not state.steps
+        return "required" if wanted else "auto"
+
+    def _broken(self, why: str) -> None:
+        if self.replaceable:
+            remember(self.api, why)
+            raise BrokenNativeError(why)
+
+    def _read(
+        self,
+        state: RunState,
+        messages: list[Message],
+        plan: Plan,
+        reply: Reply,
+        completion: Completion,
+        limits: Limits,
+    ) -> Events[Ending | None]:
+        """Act on a reply; the ending, if it is one."""
+        step = len(state.steps) + 1
+        if reply.cut:
+            yield TurnRefused(step, "the tokens ran out inside the turn")
+            state.add(completion, problem="length")
+            self._say(messages, reply.calls, "your reply was cut off; be brief")
+            return None
+        if reply.calls:
+            return (yield from self._calls(state, messages, plan, reply, completion, limits))
+        turn: Turn
+        try:
+            turn = self._answer(reply)
+        except ProtocolError as error:
+            yield TurnRefused(step, error.message)
+            state.add(completion, problem="refused")
+            if state.refused_turns > 1:
+                self._broken(f"breaks the format: {error.message}")
+            self._say(messages, (), error.message)
+            return None
+        yield TurnRead(step, turn)
+        if not (problem := policy.objection(turn, plan, self.policy)):
+            state.add(completion, turn)
+            return policy.ending_of(turn, plan, self.policy)
+        observation = Observation("finish", problem, ok=False, executed=False)
+        state.add(completion, turn, observation)
+        yield ToolEnded(step, f"{state.run_id}:{step}", observation, 0.0)
+        if not state.has_evidence and len(state.steps) > 1:
+            self._broken("ignores tools: it answers without calling any")
+        self._say(messages, (), problem)
+        return None
+
+    def _calls(
+        self,
+        state: RunState,
+        messages: list[Message],
+        plan: Plan,
+        reply: Reply,
+        completion: Completion,
+        limits: Limits,
+    ) -> Events[Ending | None]:
+        for number, call in enumerate(reply.calls):
+            step = len(state.steps) + 1
+            share = completion if number == 0 else Completion("", completion.stop)
+            try:
+                turn = _turn(reply.thought if number == 0 else "", call)
+            except ProtocolError as error:
+                yield TurnRefused(step, error.message)
+                state.add(share, problem="refused", same_reply=number > 0)
+                if state.refused_turns > 1:
+                    self._broken(f"breaks the format: {error.message}")
+                messages.append(_result(call, error.message))
+                continue
+            yield TurnRead(step, turn)
+            problem = policy.objection(turn, plan, self.policy)
+            if isinstance(turn, Finish) and not problem:
+                state.add(share, turn, same_reply=number > 0)
+                return policy.ending_of(turn, plan, self.policy)
+            if not problem and number and step >= self.budgets.max_steps:
+                problem = "not executed: the last step is kept for an answer"
+            if not problem and (stopped := stopped_by(limits)):
+                problem = f"not executed: the run is being stopped ({stopped})"
+            call_id, started = f"{state.run_id}:{step}", time.monotonic()
+            if problem or not isinstance(turn, ToolCall):
+                observation = Observation(call.name, problem, ok=False, executed=False)
+            else:
+                yield ToolStarted(step, call_id, turn.tool, turn.arguments)
+                started = time.monotonic()
+                try:
+                    observation = self.toolbox.execute(turn)
+                except KeyboardInterrupt:
+                    observation = Observation(turn.tool, "interrupted; the outcome is unknown", ok=False)
+                    state.add(share, turn, observation, same_reply=number > 0)
+                    yield ToolEnded(step, call_id, observation, time.monotonic() - started)
+                    raise
+            state.add(share, turn, observation, same_reply=number > 0)
+            messages.append(_result(call, observation.content))
+            yield ToolEnded(step, call_id, observation, time.monotonic() - started)
+        return None
+
+    def _answer(self, reply: Reply) -> Finish:
+        if not reply.content:
+            raise ProtocolError("your reply was empty: call a tool, or answer")
+        if self.policy.answer_type is None:
+            return Finish(reply.thought, answer=reply.content)
+        value, end = load_value(reply.content, 0)
+        if reply.content[end:].strip():
+            raise ProtocolError("the answer is to be one JSON value, and nothing after it")
+        return answered(reply.thought, value)
+
+    def _say(self, messages: list[Message], calls: Sequence[NativeCall], problem: str) -> None:
+        """Tell the model of a problem; calls want an answer each."""
+        messages += [_result(call, f"not executed: {problem}") for call in calls]
+        if not calls:
+            messages.append({"role": "user", "content": problem})
+
+
+def run_native(
+    native: NativeLoop,
+    loop: Loop,
+    state: RunState,
+    transcript: Transcript,
+    cancel: threading.Event,
+    changed: ProtocolChanged,
+) -> Events[Ending]:
+    """A native run; where it breaks, `changed` is said with the reason, and the other loop goes on from what
+    was done. `transcript` ends with the question."""
+    question = "".join(segment.text for segment in context.question(state.question, loop.policy.answer_type))
+    try:
+        return (yield from replace(native, policy=loop.policy).run(state, question, cancel))
+    except BrokenNativeError as error:
+        state.forgiven = state.refused_turns
+        yield replace(changed, reason=error.message)
+    for step in state.steps:
+        if step.turn is not None and step.observation is not None:
+            transcript.model(loop.protocol.write(step.turn))
+            transcript.user(loop.protocol.observation(step.observation))
+    return (yield from loop.run(state, transcript, cancel))
+
+
+def _turn(thought: str, call: NativeCall) -> Turn:
+    """
+    Raises:
+        ProtocolError: the arguments are no JSON object.
+    """
+    arguments = load_object(call.arguments or "{}")
+    if call.name == INSUFFICIENT.name and isinstance(arguments.get("missing"), str):
+        return Finish(thought, missing=arguments["missing"])
+    return ToolCall(thought, call.name, arguments)
+
+
+def _result(call: NativeCall, content: str) -> Message:
+    return {"role": "tool", "tool_call_id": call.id, "content": content}
+
+
+def _completion(reply: Reply, seconds: float) -> Completion:
+    text = json.dumps(reply.message, ensure_ascii=False)
+    return Completion(
+        text,
+        "length" if reply.cut else "eog",
+        spans=(Span("sampled", text),),
+        usage=reply.usage,
+        timings=Timings(generate_s=seconds),
+    )
