@@ -1,0 +1,149 @@
+"""The same model file in process and over llama-server; and runs a minute over one and two replicas.
+
+    LOCALREACT_LLAMA_SERVER=…/llama-server python benchmarks/servers.py [same | replicas] [--json FILE]
+
+`same` runs 20 questions both ways, greedy, and shows every question whose turns differ. `replicas` works
+on the same questions with 4 runs at a time, over one server with all threads, and over two with half of
+them each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from localreact import Agent, Run
+from localreact.decoding.threads import default_threads
+from localreact.endpoints.cards import cards
+from localreact.tools.builtin import load_tools
+
+SUITE = Path(__file__).parent / "suites" / "first_light.jsonl"
+QUESTIONS = 20
+AT_ONCE = 4
+MAX_TOKENS = 600
+CONTEXT = 4096
+
+
+@contextmanager
+def llama_server(threads: int, slots: int) -> Iterator[str]:
+    """A server on a free port; gives its URL."""
+    binary = os.environ.get("LOCALREACT_LLAMA_SERVER") or shutil.which("llama-server")
+    if not binary:
+        raise SystemExit("no llama-server: name the binary in LOCALREACT_LLAMA_SERVER")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [binary, "-m", str(cards()["smollm2"].path()), "--port", str(port), "-t", str(threads)]
+    command += ["-np", str(slots), "-c", str(CONTEXT * slots), "-fa", "off"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(300):
+            try:
+                urllib.request.urlopen(url + "/health", timeout=5).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def turns(run: Run) -> list[dict[str, Any]]:
+    return [asdict(step.turn) if step.turn else {"problem": step.problem} for step in run.steps]
+
+
+def same(questions: list[str]) -> dict[str, Any]:
+    tools = load_tools(["calculator", "search"], None)
+    with Agent("smollm2", tools, max_tokens=MAX_TOKENS) as agent:
+        here = [agent.run(question) for question in questions]
+    with (
+        llama_server(default_threads(), 1) as url,
+        Agent(f"llama-server:{url}", tools, max_tokens=MAX_TOKENS) as agent,
+    ):
+        level = agent.level
+        there = [agent.run(question) for question in questions]
+    rows = []
+    for question, one, other in zip(questions, here, there, strict=True):
+        pairs = zip(turns(one), turns(other), strict=False)
+        first = next((number for number, (a, b) in enumerate(pairs, 1) if a != b), None)
+        if first is None and len(one.steps) != len(other.steps):
+            first = min(len(one.steps), len(other.steps)) + 1
+        row: dict[str, Any] = {"question": question, "same": first is None}
+        if first is not None:
+            row |= {"step": first, "in_process": turns(one)[first - 1 :], "server": turns(other)[first - 1 :]}
+        rows.append(row)
+    return {"level": level, "questions": len(rows), "same": sum(row["same"] for row in rows), "rows": rows}
+
+
+def replicas(questions: list[str]) -> dict[str, Any]:
+    tools, threads = load_tools(["calculator", "search"], None), default_threads()
+    rows = []
+    for count in (1, 2):
+        with ExitStack() as stack:
+            urls = [
+                stack.enter_context(llama_server(max(1, threads // count), AT_ONCE // count))
+                for _ in range(count)
+            ]
+            address = "llama-server:" + ",".join(urls)
+            agent = stack.enter_context(Agent(address, tools, max_tokens=MAX_TOKENS))
+            started = time.monotonic()
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                runs = list(pool.map(agent.run, questions))
+            seconds = time.monotonic() - started
+        rows.append(
+            {
+                "servers": count,
+                "threads_each": max(1, threads // count),
+                "runs": len(runs),
+                "seconds": round(seconds, 1),
+                "runs_per_minute": round(60 * len(runs) / seconds, 1),
+                "tokens_per_second": round(sum(run.usage.generated for run in runs) / seconds, 1),
+                "endpoint_errors": sum(run.status == "endpoint_error" for run in runs),
+            }
+        )
+    return {"at_once": AT_ONCE, "rows": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", nargs="?", default="same", choices=("same", "replicas"))
+    parser.add_argument("--json", type=Path, help="write all results here")
+    options = parser.parse_args()
+    tasks = [json.loads(line) for line in SUITE.read_text("utf-8").splitlines()]
+    questions = [task["question"] for task in tasks][:QUESTIONS]
+    if options.what == "same":
+        result = same(questions)
+        print(f"{result['same']} of {result['questions']} runs have the same turns ({result['level']})")
+        for row in result["rows"]:
+            if not row["same"]:
+                print(f"\n{row['question']} (from step {row['step']})")
+                print(f"  in process: {row['in_process']}\n  server:     {row['server']}")
+    else:
+        result = replicas(questions)
+        table = Table(*result["rows"][0])
+        for row in result["rows"]:
+            table.add_row(*map(str, row.values()))
+        Console().print(table)
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
