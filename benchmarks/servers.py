@@ -2,7 +2,9 @@
 
     LOCALREACT_LLAMA_SERVER=…/llama-server python benchmarks/servers.py [same | replicas] [--json FILE]
 
-`same` runs 20 questions both ways, greedy, and shows every question whose turns differ. `replicas` works
+`same` runs 20 questions both ways, greedy, and shows every question whose turns differ: in process under
+llguidance, where forced text is evaluated in batches, and under llama.cpp's own grammar, token by token as
+on the server. `replicas` works
 on the same questions with 4 runs at a time, over one server with all threads, and over two with half of
 them each.
 """
@@ -71,14 +73,21 @@ def turns(run: Run) -> list[dict[str, Any]]:
 
 def same(questions: list[str]) -> dict[str, Any]:
     tools = load_tools(["calculator", "search"], None)
-    with Agent("smollm2", tools, max_tokens=MAX_TOKENS) as agent:
-        here = [agent.run(question) for question in questions]
+    here = {}
+    for engine in ("llguidance", "gbnf"):
+        with Agent("smollm2", tools, max_tokens=MAX_TOKENS, engine=engine) as agent:
+            here[engine] = [agent.run(question) for question in questions]
     with (
         llama_server(default_threads(), 1) as url,
         Agent(f"llama-server:{url}", tools, max_tokens=MAX_TOKENS) as agent,
     ):
         level = agent.level
         there = [agent.run(question) for question in questions]
+    results = {engine: compare(questions, runs, there) for engine, runs in here.items()}
+    return {"level": level, "questions": len(questions), "engines": results}
+
+
+def compare(questions: list[str], here: list[Run], there: list[Run]) -> dict[str, Any]:
     rows = []
     for question, one, other in zip(questions, here, there, strict=True):
         pairs = zip(turns(one), turns(other), strict=False)
@@ -89,7 +98,7 @@ def same(questions: list[str]) -> dict[str, Any]:
         if first is not None:
             row |= {"step": first, "in_process": turns(one)[first - 1 :], "server": turns(other)[first - 1 :]}
         rows.append(row)
-    return {"level": level, "questions": len(rows), "same": sum(row["same"] for row in rows), "rows": rows}
+    return {"same": sum(row["same"] for row in rows), "rows": rows}
 
 
 def replicas(questions: list[str]) -> dict[str, Any]:
@@ -130,11 +139,12 @@ def main() -> None:
     questions = [task["question"] for task in tasks][:QUESTIONS]
     if options.what == "same":
         result = same(questions)
-        print(f"{result['same']} of {result['questions']} runs have the same turns ({result['level']})")
-        for row in result["rows"]:
-            if not row["same"]:
-                print(f"\n{row['question']} (from step {row['step']})")
-                print(f"  in process: {row['in_process']}\n  server:     {row['server']}")
+        for engine, compared in result["engines"].items():
+            print(f"{engine}: {compared['same']} of {result['questions']} runs have the same turns")
+            for row in compared["rows"]:
+                if not row["same"]:
+                    print(f"\n{row['question']} (from step {row['step']})")
+                    print(f"  in process: {row['in_process']}\n  server:     {row['server']}")
     else:
         result = replicas(questions)
         table = Table(*result["rows"][0])

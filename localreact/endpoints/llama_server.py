@@ -145,13 +145,16 @@ def _piece(event: Mapping[str, Any]) -> Piece:
         # the server swallows: then none of this turn's ids are kept. The last one may end the turn.
         tokens = tuple(event.get("tokens") or ()) if text else None
         return Piece(text, tokens, logprobs=logprobs)
-    timings = event.get("timings") or {}
+    timings, stop = event.get("timings") or {}, _STOPS.get(str(event.get("stop_type")), "eog")
+    generated = event.get("tokens_predicted")
+    if generated and stop == "eog":  # the token that ends a generation is no part of the turn
+        generated -= 1
     return Piece(
         text,
         (),
-        _STOPS.get(str(event.get("stop_type")), "eog"),
+        stop,
         prompt_tokens=event.get("tokens_evaluated"),
         reused=timings.get("cache_n"),
-        generated=event.get("tokens_predicted"),
+        generated=generated,
         logprobs=logprobs,
     )
