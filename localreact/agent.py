@@ -121,7 +121,6 @@ class Agent:
             self.protocol = named_protocol(protocol or self.endpoint.card.protocol, self._spelling)
             self._examples = self.endpoint.card.examples if examples is None else examples
             specs, self.relaxations = all_enforceable(self.toolbox.specs, self.endpoint.languages)
-            """What the grammar can't hold of the tools' schemas is checked after a turn."""
             self._loop = Loop(
                 self.endpoint,
                 self.protocol,
