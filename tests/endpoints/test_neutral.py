@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localreact.endpoints.chat import TRANSCRIPT, from_template
@@ -78,6 +78,7 @@ def test_what_a_template_of_its_own_writes_is_a_marker_too() -> None:
     assert neutral_text(prompt, markers_of(TRANSCRIPT)) == ("x <<x-user>> y", 0)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from([*FAMILIES, "<", ">", "|", "[", "]", "a", " ", "\n", "<|", "|>"]), max_size=30)
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
@@ -125,6 +125,7 @@ def test_nothing_legal_is_an_error() -> None:
         JsonProtocol().grammar(TurnSpec(answer=False), "json_schema")
 
 
+@settings(deadline=None)
 @given(st.text(min_size=12, max_size=40), st.text(min_size=1, max_size=40))
 def test_what_fits_parses_to_the_turn_that_it_is(thought: str, query: str) -> None:
     turn = ToolCall(thought, "search", {"query": query})
