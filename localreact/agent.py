@@ -31,6 +31,9 @@ from localreact.protocols import protocol as named_protocol
 from localreact.recorded import Recording, check, setup
 from localreact.run import Ending, Run, Running, RunState
 from localreact.tools import Tool, Toolbox
+from localreact.tools.execution import Call
+from localreact.tools.permission import Permission
+from localreact.tools.toolbox import TIMEOUT
 from localreact.trace.events import Event, ProtocolChanged, RunStarted
 from localreact.trace.jsonl import path_for
 from localreact.trace.reading import Trace, load
@@ -50,6 +53,11 @@ class Agent:
         max_steps, max_tokens, deadline: budgets of a run; tokens are those generated, the
             deadline is in seconds. The last step, and the last tokens, are kept for an answer.
         sampling: how tokens are chosen; greedy by default.
+        tool_timeout: seconds that a tool's result is waited for, where the tool says nothing else.
+        approval: asked with the call before tools with effects run (and those that demand it); returns
+            whether it may be made.
+        max_cost: what the tools of a run may cost in all, by their own hints. Before a call that would go
+            beyond it, `over_budget` is asked with the call and the cost with it; without it, none is made.
         evidence_gate: no answer before a tool has given a result (where there are tools).
         cite: an answer carries evidence, which can only quote word for word what tools have said; so
             there is none before there is something to quote. In the json and text protocols.
@@ -86,6 +94,10 @@ class Agent:
         max_tokens: int = 4096,
         deadline: float | None = None,
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
+        tool_timeout: float = TIMEOUT,
+        approval: Callable[[Call], bool] | None = None,
+        max_cost: float | None = None,
+        over_budget: Callable[[Call, float], bool] | None = None,
         evidence_gate: bool = True,
         cite: bool = False,
         protocol: str | None = None,
@@ -102,7 +114,10 @@ class Agent:
     ) -> None:
         samplers.check(sampling)
         self.budgets = Budgets(max_steps, max_tokens, deadline, reasoning_tokens or 0)
-        self.toolbox = Toolbox(tools)
+        self.toolbox = Toolbox(tools, timeout=tool_timeout)
+        self.permission = Permission(approval, max_cost, over_budget)
+        self.notices = self.toolbox.notices
+        """What a person should know of the tools."""
         self.sampling = sampling
         self.evidence_gate = evidence_gate
         self.cite = cite
@@ -128,6 +143,7 @@ class Agent:
                 Policy(specs, evidence_gate, cite=cite),
                 self.budgets,
                 sampling,
+                self.permission,
             )
             self._native = open_native(self.endpoint, self._loop, native == "auto") if native else None
             self._language = ""
@@ -328,6 +344,8 @@ class Agent:
                 **asdict(self.budgets),
                 **asdict(self.sampling),
                 "evidence_gate": self.evidence_gate,
+                "tool_timeout": self.toolbox.timeout,
+                "max_cost": self.permission.max_cost,
                 "tool_choice": loop.policy.tool_choice,
                 "answer_schema": loop.policy.answer_schema,
                 "cite": self.cite,

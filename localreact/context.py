@@ -1,18 +1,15 @@
-"""What goes into the prompt: an append-only transcript, and observations cut to what fits."""
+"""What goes into the prompt: an append-only transcript."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from localreact.endpoints.chat import ChatFormat
 from localreact.examples import quote_for
 from localreact.grammar.answers import AnswerType
 from localreact.protocols.base import Protocol
 from localreact.types import Evidence, Finish, Observation, Prompt, Segment, ToolCall, ToolExample
-
-OBSERVATION_CHARACTERS = 4000
-CLIPPED = " … [{left_out} of {total} characters left out]"
 
 
 class Transcript:
@@ -95,21 +92,3 @@ def question(text: str, answer: AnswerType | None) -> list[Segment]:
         return [Segment(text)]
     schema = json.dumps(answer.schema, ensure_ascii=False)
     return [Segment(f"Answer as JSON for the schema {schema}.\n"), Segment(text)]
-
-
-def clip(text: str, characters: int) -> str:
-    """The beginning of a text, with a mark that says how much is missing."""
-    if len(text) <= characters:
-        return text
-    keep = max(0, characters)
-    return text[:keep] + CLIPPED.format(left_out=len(text) - keep, total=len(text))
-
-
-def fit(text: str, room: int, count: Callable[[str], int]) -> str:
-    """The text, cut so that `count(text)` tokens are at most `room` (as far as cutting helps)."""
-    shown = clip(text, OBSERVATION_CHARACTERS)
-    keep = min(len(text), OBSERVATION_CHARACTERS)
-    while keep > 0 and (needed := count(shown)) > room:
-        keep = min(keep - 1, int(keep * max(0, room) / needed * 0.95))
-        shown = clip(text, keep)
-    return shown

@@ -29,3 +29,12 @@ def dead_calls(state: RunState) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         else:
             made.append((step.turn, result, 1))
     return tuple((call.tool, call.arguments) for call, _, times in made if times >= MAX_REPEATS)
+
+
+def unknown_calls(state: RunState) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """Calls that may have taken effect: making them again might do it twice."""
+    return tuple(
+        (step.turn.tool, step.turn.arguments)
+        for step in state.steps
+        if isinstance(step.turn, ToolCall) and step.observation is not None and step.observation.unknown
+    )

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from localreact import context, policy
+from localreact import context, paging, policy
 from localreact.budgets import SHORTEST_TURN, Budgets
 from localreact.endpoints.base import Endpoint
 from localreact.errors import GrammarError, ProtocolError
@@ -18,6 +18,8 @@ from localreact.protocols import Protocol
 from localreact.protocols.base import mark_truncated, read_first
 from localreact.run import Ending, RunState
 from localreact.tools import Toolbox
+from localreact.tools.execution import Call
+from localreact.tools.permission import Permission
 from localreact.trace.events import (
     Event,
     StepStarted,
@@ -54,6 +56,7 @@ class Loop:
     policy: Policy
     budgets: Budgets
     sampling: Sampling
+    permission: Permission
 
     def run(self, state: RunState, transcript: context.Transcript, cancel: threading.Event) -> Events[Ending]:
         while True:
@@ -78,7 +81,7 @@ class Loop:
                 return policy.ending_of(turn, plan, self.policy)
             if state.interrupted and isinstance(turn, ToolCall) and not plan.closing:
                 problem = problem or policy.INTERRUPTED
-            yield from self._act(state, transcript, completion, turn, problem)
+            yield from self._act(state, transcript, completion, turn, problem, cancel)
 
     def _evaluate(
         self, state: RunState, transcript: context.Transcript, plan: Plan, cancel: threading.Event
@@ -96,7 +99,7 @@ class Loop:
             sources=tuple(source.step for source in spec.sources),
             reasoning=spec.reasoning,
         )
-        deadline = None if self.budgets.deadline_s is None else state.started + self.budgets.deadline_s
+        deadline = self._deadline(state)
         writing = self.endpoint.complete(
             transcript.prompt,
             self.grammar(spec),
@@ -157,9 +160,10 @@ class Loop:
         """
         if completion.reasoning and not completion.text.strip():
             raise ProtocolError("it holds reasoning, and no turn after it")
+        tools = (*self.toolbox.specs, paging.ANY)
         if self.endpoint.languages:
-            return self.protocol.parse(completion.text, self.toolbox.specs, structured), completion
-        turn, own = read_first(self.protocol, completion.text, self.toolbox.specs, structured)
+            return self.protocol.parse(completion.text, tools, structured), completion
+        turn, own = read_first(self.protocol, completion.text, tools, structured)
         # The ids include what came after, so the next prompt gets the text.
         return turn, replace(completion, text=own, tokens=()) if turn.extra else completion
 
@@ -170,30 +174,59 @@ class Loop:
         completion: Completion,
         turn: Turn,
         problem: str,
+        cancel: threading.Event,
     ) -> Events[None]:
         """Execute a call, at most once, and put the observation where the model reads on."""
         step = len(state.steps) + 1
-        call_id, started = f"{state.run_id}:{step}", time.monotonic()
+        started = time.monotonic()
+        name = turn.tool if isinstance(turn, ToolCall) else "finish"
+        call = Call(
+            name, turn.arguments if isinstance(turn, ToolCall) else {}, state.run_id, step, turn.thought
+        )
+        if isinstance(turn, ToolCall):
+            problem = problem or self._refusal(state, turn, call, cancel)
         if problem or not isinstance(turn, ToolCall):
-            name = turn.tool if isinstance(turn, ToolCall) else "finish"
             observation = Observation(name, problem, ok=False, executed=False)
+        elif name not in self.toolbox:
+            observation = paging.next_page(state, turn)
         else:
-            yield ToolStarted(step, call_id, turn.tool, turn.arguments)
+            tool = self.toolbox[name]
+            asked = self.permission.asks(tool)
+            yield ToolStarted(step, call.key, name, turn.arguments, turn.thought, tool.effects, asked)
             started = time.monotonic()
             try:
-                observation = self.toolbox.execute(turn)
+                observation = self.toolbox.execute(turn, call, self._deadline(state), cancel)
             except KeyboardInterrupt:
-                observation = Observation(turn.tool, "interrupted; the outcome is unknown", ok=False)
+                said = "interrupted; the outcome is unknown"
+                observation = Observation(name, said, ok=False, unknown=tool.effects)
                 state.add(completion, turn, observation)
-                yield ToolEnded(step, call_id, observation, time.monotonic() - started)
+                yield ToolEnded(step, call.key, observation, time.monotonic() - started)
                 raise
         transcript.model(completion.text, completion.tokens)
         cited_as = step if self.policy.cite and observation.ok else None
-        shown = self._fit(transcript, observation, cited_as)
+        shown = self._fit(transcript, observation, step, cited_as)
+        observation = replace(observation, excerpt=shown.excerpt)
         transcript.user(self.protocol.observation(shown, cited_as))
         clipped = shown.content if shown.content != observation.content else None
         state.add(completion, turn, observation, shown=clipped)
-        yield ToolEnded(step, call_id, observation, time.monotonic() - started, clipped)
+        yield ToolEnded(step, call.key, observation, time.monotonic() - started, clipped)
+
+    def _refusal(self, state: RunState, turn: ToolCall, call: Call, cancel: threading.Event) -> str:
+        """Why a call isn't made although the turn is legal: empty where it is. May ask people, and wait."""
+        if turn.tool not in self.toolbox and turn.tool == paging.MORE:
+            return ""
+        if problem := self.toolbox.refusal(turn):
+            return problem
+        spent = sum(
+            self.toolbox[each.tool].cost
+            for each in state.observations
+            if each.executed and each.tool in self.toolbox
+        )
+        problem = self.permission.refusal(call, self.toolbox[turn.tool], spent)
+        return "not executed: the run was cancelled" if cancel.is_set() else problem
+
+    def _deadline(self, state: RunState) -> float | None:
+        return None if self.budgets.deadline_s is None else state.started + self.budgets.deadline_s
 
     def grammar(self, spec: TurnSpec) -> TurnGrammar | None:
         """The turn in the first language that the endpoint enforces and the protocol can be written in;
@@ -213,16 +246,18 @@ class Loop:
         return None
 
     def _fit(
-        self, transcript: context.Transcript, observation: Observation, cited_as: int | None
+        self, transcript: context.Transcript, observation: Observation, step: int, cited_as: int | None
     ) -> Observation:
         """The observation, cut so that a last turn still fits into the context after it."""
 
         def shown(content: str) -> Observation:
-            return Observation(observation.tool, content, observation.ok, observation.executed)
+            return replace(observation, content=content)
 
         def count(content: str) -> int:
             return self.endpoint.count(Prompt(tuple(self.protocol.observation(shown(content), cited_as))))
 
         room = policy.Room(self.endpoint.count(transcript.prompt), self.endpoint.n_ctx)
         left = room.left - room.kept_for_last_turn(self.budgets) - 2 * SHORTEST_TURN
-        return shown(context.fit(observation.content, left, count))
+        more = paging.MORE not in self.toolbox
+        content, excerpt = paging.fit(observation, step, left, count, more)
+        return replace(observation, content=content, excerpt=excerpt)

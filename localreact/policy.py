@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from localreact import guards
+from localreact import guards, paging
 from localreact.budgets import REASONING_TAGS, SHORTEST_TURN, Budgets
 from localreact.errors import AnswerError, UsageError
 from localreact.grammar import quotes
@@ -133,7 +133,9 @@ def _legal(state: RunState, policy: Policy, has_tools: bool, closing: Closing | 
     if policy.tool_choice != "auto" and not looked:
         spec = replace(spec, answer=False)
         tools = tuple(tool for tool in tools if policy.tool_choice in ("required", tool.name))
-    excluded = guards.dead_calls(state)
+    if (more := paging.spec(state)) and more.name not in [tool.name for tool in tools]:
+        tools = (*tools, more)
+    excluded = guards.dead_calls(state) + guards.unknown_calls(state)
     alive = (
         without(tool, [arguments for name, arguments in excluded if name == tool.name], spec.argument_max)
         for tool in tools
@@ -193,7 +195,7 @@ def objection(turn: Turn, plan: Plan, policy: Policy) -> str:
     """
     if isinstance(turn, ToolCall):
         if (turn.tool, turn.arguments) in plan.spec.excluded:
-            return "not executed: this very call was made before, with the same result; change it, or finish"
+            return "not executed: this very call was made before; change it, or finish"
         names = list(dict.fromkeys(tool.name for tool in plan.spec.tools))
         if turn.tool not in names:
             return f"there is no tool {turn.tool!r}; the tools are: {', '.join(names) or 'none'}"

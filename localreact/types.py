@@ -193,13 +193,39 @@ Turn = ToolCall | Finish
 
 
 @dataclass(frozen=True, slots=True)
+class Excerpt:
+    """How much of a result the model is shown: `head` characters of the beginning and `tail` of the end.
+
+    `view` is the text that is cut so, where it isn't the observation's content but what the tool's
+    trimming made of it; with `rows`, each of its lines is one. `dropped` are fields that it leaves out.
+    A page of an earlier result has the `step` of that result, `start`, where it begins there, and
+    `total`, how many characters there are.
+    """
+
+    head: int
+    tail: int = 0
+    view: str | None = None
+    rows: bool = False
+    dropped: tuple[str, ...] = ()
+    step: int | None = None
+    start: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
-    """What the runtime says after a tool call. `ok` is false when the call failed or wasn't made."""
+    """What the runtime says after a tool call. `ok` is false when the call failed or wasn't made.
+
+    `content` is the whole result, `excerpt` what of it the model is shown (None: all of it). `unknown`
+    says that the call may have taken effect or not: nobody knows.
+    """
 
     tool: str
     content: str
     ok: bool = True
     executed: bool = True
+    unknown: bool = False
+    excerpt: Excerpt | None = None
 
 
 # --- completing text ---------------------------------------------------------------------------

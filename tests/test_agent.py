@@ -405,7 +405,7 @@ def test_a_long_observation_is_clipped_with_a_mark_and_kept_whole_in_the_run() -
     endpoint = ScriptedEndpoint([WRITE(ToolCall("I read it now.", "read", {})), finish()], n_ctx=512)
     run = Agent(endpoint, [read]).run("What is in it?")
     assert run.status == "finished"
-    assert "of 20000 characters left out]" in said(endpoint)
+    assert "of 20000 characters left out; more with ref 1 shows the next part]" in said(endpoint)
     assert "What is in it?" in said(endpoint)
     assert "read()" in said(endpoint)
     assert endpoint.count(endpoint.prompts[-1]) < 512

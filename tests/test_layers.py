@@ -21,7 +21,7 @@ LAYERS = [
     ["recorded", "observers"],
     ["native", "fitting"],
     ["loop", "asyncs"],
-    ["policy", "guards", "budgets", "context", "examples"],
+    ["policy", "guards", "budgets", "context", "examples", "paging"],
     ["run"],
     ["tools"],
     ["endpoints"],

@@ -6,7 +6,8 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, overload
 
 import docstring_parser
@@ -15,16 +16,34 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
 from localreact.errors import ToolDefinitionError
+from localreact.tools.trimming import Trim
 from localreact.types import ToolExample, ToolSpec
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A function and what a model is told of it. Calling the tool calls the function."""
+    """A function and what a model is told of it. Calling the tool calls the function.
+
+    The other fields say how an agent treats its calls; `tool` explains them.
+
+    Raises:
+        ToolDefinitionError: numbers that make no sense.
+    """
 
     spec: ToolSpec
     function: Callable[..., Any]
     _model: type[BaseModel] | None = None
+    timeout: float | None = None
+    effects: bool = False
+    approve: bool | None = None
+    cost: float = 0.0
+    trim: Trim = field(default_factory=Trim)
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None and not self.timeout > 0:
+            raise ToolDefinitionError(f"tool {self.name!r}: a timeout is above 0 seconds, not {self.timeout}")
+        if not 0 <= self.cost < inf:
+            raise ToolDefinitionError(f"tool {self.name!r}: a cost is a number from 0, not {self.cost}")
 
     @property
     def name(self) -> str:
@@ -46,7 +65,19 @@ class Tool:
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
 def tool(
-    *, name: str | None = None, description: str | None = None, examples: Sequence[ToolExample] = ()
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    examples: Sequence[ToolExample] = (),
+    timeout: float | None = None,
+    effects: bool = False,
+    approve: bool | None = None,
+    cost: float = 0.0,
+    rows: int | None = None,
+    fields: Sequence[str] = (),
+    render: str | Callable[[Any], str] | None = None,
+    max_chars: int | None = None,
+    tail: int = 0,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -55,21 +86,43 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     examples: Sequence[ToolExample] = (),
+    timeout: float | None = None,
+    effects: bool = False,
+    approve: bool | None = None,
+    cost: float = 0.0,
+    rows: int | None = None,
+    fields: Sequence[str] = (),
+    render: str | Callable[[Any], str] | None = None,
+    max_chars: int | None = None,
+    tail: int = 0,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of a function.
+    """Make a tool of a function, plain or async.
 
     Every parameter needs a type hint: it becomes the JSON Schema that the grammar enforces. The
-    docstring (Google, NumPy or reST style) says what the tool does and what its parameters mean.
-    `examples` are worked uses that the prompt may show; without any, a plain one is made up.
+    docstring (Google, NumPy or reST style) says what the tool does and what its parameters mean; it is
+    all that the model has to choose the tool by. A call runs on a thread of the agent's, an async one on
+    an event loop of its own.
+
+    Args:
+        examples: worked uses that the prompt may show; without any, plain ones are made up.
+        timeout: seconds that a call is waited for; by default as the agent says.
+        effects: the tool changes something outside the run. A call that was cut off is then reported as
+            of unknown outcome and not made again; `current_call().key` is its idempotency key.
+        approve: whether a person has to allow each call (`Agent(approval=…)`); by default those with
+            effects, where there is somebody to ask. True also means: nobody to ask, no call.
+        cost: what a call costs, in the unit of `Agent(max_cost=…)`.
+        rows, fields, render, max_chars, tail: what of a result the model is shown (see `Trim`).
 
     Raises:
         ToolDefinitionError: a hint is missing, or a parameter can't be expressed as JSON.
     """
 
     namespace = sys._getframe(1).f_locals  # hints may name what is local to where the tool is defined
+    trim = Trim(rows, fields if isinstance(fields, str) else tuple(fields), render, max_chars, tail)
 
     def make(f: Callable[..., Any]) -> Tool:
-        return _from_function(f, name, description, examples, namespace)
+        made = _from_function(f, name, description, examples, namespace)
+        return replace(made, timeout=timeout, effects=effects, approve=approve, cost=cost, trim=trim)
 
     return make if function is None else make(function)
 
@@ -93,8 +146,6 @@ def _from_function(
     namespace: Mapping[str, Any],
 ) -> Tool:
     name = name or str(getattr(function, "__name__", ""))
-    if inspect.iscoroutinefunction(function):
-        raise ToolDefinitionError(f"tool {name!r} is an async function; only plain functions work yet")
     documentation = docstring_parser.parse(inspect.getdoc(function) or "")
     described = {p.arg_name: p.description for p in documentation.params}
     try:

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, is_dataclass, replace
-from itertools import islice
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, best_match
-from pydantic import BaseModel
 from referencing import Registry
 
-from localreact.errors import ToolDefinitionError
+from localreact.errors import ToolDefinitionError, UsageError
+from localreact.tools import execution
 from localreact.tools.decorator import Tool, tool
+from localreact.tools.execution import Abandoned, Call, Gone, Waiting
+from localreact.tools.results import as_text, materialised
 from localreact.types import Observation, ToolCall, ToolSpec
 
 RESERVED = ("finish",)
 _NAME = re.compile(r"[\w.-]{1,64}")
-_MOST_ITEMS = 1000  # of a set, a generator, … that are turned into text
+TIMEOUT = 60.0  # seconds
+LEAST_DESCRIPTION = 12  # characters
 
 
 class Toolbox:
-    """The tools of an agent, by name.
+    """The tools of an agent, by name. A call of one that says nothing else is waited for `timeout` seconds.
 
     Raises:
         ToolDefinitionError: two tools of one name, a name that can't be used, a broken schema.
+        UsageError: a timeout that makes no sense.
     """
 
-    def __init__(self, tools: Iterable[Tool | Callable[..., Any]] = ()) -> None:
+    def __init__(self, tools: Iterable[Tool | Callable[..., Any]] = (), *, timeout: float = TIMEOUT) -> None:
+        if not timeout > 0:
+            raise UsageError(f"the tools' timeout must be a time above 0 seconds, not {timeout}")
+        self.timeout = timeout
         self._tools: dict[str, Tool] = {}
         self._validators: dict[str, Draft202012Validator] = {}
         for each in tools:
@@ -67,53 +72,83 @@ class Toolbox:
     def specs(self) -> tuple[ToolSpec, ...]:
         return tuple(each.spec for each in self._tools.values())
 
-    def execute(self, call: ToolCall) -> Observation:
-        """Run a call. Whatever the tool raises becomes an observation; only Ctrl-C passes through."""
+    @property
+    def notices(self) -> list[str]:
+        """Tools that a model can hardly choose, since next to nothing is said of them."""
+        return [
+            f"tool {name!r}: its description ({each.spec.description!r}) is too short to choose by; "
+            "say in its docstring what it does and when it is of use"
+            for name, each in self._tools.items()
+            if _says_little(each.spec)
+        ]
+
+    def __getitem__(self, name: str) -> Tool:
+        return self._tools[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tools
+
+    def refusal(self, call: ToolCall) -> str:
+        """Why a call can't be made as it stands; empty where it can."""
         if call.tool not in self._tools:
             names = ", ".join(self._tools) or "none"
-            return _refusal(call, f"there is no tool {call.tool!r}; the tools are: {names}")
+            return f"there is no tool {call.tool!r}; the tools are: {names}"
         try:
             problem = best_match(self._validators[call.tool].iter_errors(dict(call.arguments)))
         except Exception as error:  # a schema with a dead reference, say
-            return _refusal(call, f"the schema of {call.tool} can't be applied: {error}")
-        if problem is not None:
-            where = problem.json_path.removeprefix("$").removeprefix(".") or "the arguments"
-            return _refusal(call, f"invalid arguments at {where}: {problem.message[:300]}")
+            return f"the schema of {call.tool} can't be applied: {error}"
+        if problem is None:
+            return ""
+        where = problem.json_path.removeprefix("$").removeprefix(".") or "the arguments"
+        return f"invalid arguments at {where}: {problem.message[:300]}"
+
+    def execute(
+        self,
+        call: ToolCall,
+        under: Call | None = None,
+        deadline: float | None = None,
+        cancel: threading.Event | None = None,
+    ) -> Observation:
+        """Make a call. Whatever the tool raises becomes an observation; only Ctrl-C passes through.
+
+        No longer than the tool's timeout, the deadline (in `time.monotonic()` seconds) and `cancel`
+        allow. `under` is what the tool sees as `current_call()`.
+        """
+        if problem := self.refusal(call):
+            return Observation(call.tool, problem, ok=False, executed=False)
+        tool = self._tools[call.tool]
+        under = under or Call(call.tool, call.arguments)
+        timeout = self.timeout if tool.timeout is None else tool.timeout
+
+        def finish(value: Any) -> Observation:
+            value = materialised(value)
+            content = as_text(value)
+            return Observation(call.tool, content, excerpt=tool.trim.excerpt(value, content))
+
         try:
-            return Observation(call.tool, as_text(self._tools[call.tool].invoke(call.arguments)))
+            return execution.run(
+                lambda: tool.invoke(call.arguments), finish, under, Waiting(timeout, deadline, cancel)
+            )
+        except Abandoned as gone:
+            return _cut_off(tool, gone.why, timeout)
         except (Exception, SystemExit) as error:  # a tool is somebody else's code: anything goes
             text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             return Observation(call.tool, text, ok=False)
 
 
-def _refusal(call: ToolCall, message: str) -> Observation:
-    return Observation(call.tool, message, ok=False, executed=False)
+def _cut_off(tool: Tool, why: Gone, timeout: float) -> Observation:
+    """What is said of a call that nobody waits for any longer."""
+    reason = {
+        "timeout": f"no result within {timeout:g} seconds",
+        "deadline": "no result before the run's time was up",
+        "cancelled": "no result before the run was cancelled",
+    }[why]
+    if tool.effects:
+        reason += "; the outcome is unknown: it may have taken effect, so it is not made again"
+    return Observation(tool.name, reason, ok=False, unknown=tool.effects)
 
 
-def as_text(value: Any) -> str:
-    """What a tool returned, as text for a model: strings as they are, the rest as JSON."""
-    if value is None:
-        return "done (no result)"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bytes | bytearray):
-        return bytes(value).decode("utf-8", "replace")
-    return json.dumps(_plain(value), ensure_ascii=False, default=str)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no NaN
-    if isinstance(value, str | int | float | bool | None):
-        return value
-    if isinstance(value, bytes | bytearray):
-        return bytes(value).decode("utf-8", "replace")
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, Iterable):
-        return [_plain(each) for each in islice(value, _MOST_ITEMS)]
-    return str(value)
+def _says_little(spec: ToolSpec) -> bool:
+    text = spec.description
+    size = sum(2 if character > "\u2e7f" else 1 for character in text)  # a Chinese character says more
+    return size < LEAST_DESCRIPTION or text == spec.name.replace("_", " ")

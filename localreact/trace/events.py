@@ -84,15 +84,22 @@ class TurnRefused:
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted:
+    """Written before the tool runs. `call_id` is the key under which the call happens at most once,
+    `intent` the thought that led to it, `effects` whether it may change anything outside the run; a
+    call with effects that has no ToolEnded may have taken effect. `approved`: a person said yes."""
+
     step: int
     call_id: str
     tool: str
     arguments: Mapping[str, Any]
+    intent: str = ""
+    effects: bool = False
+    approved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ToolEnded:
-    """`shown` is the observation as the model is shown it, where that is shorter."""
+    """`shown` is the observation as the model is shown it, where that is another text."""
 
     step: int
     call_id: str

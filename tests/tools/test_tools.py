@@ -78,17 +78,12 @@ def unknown_type(a: Callable[[], int]) -> int:
     return 0
 
 
-async def later(a: int) -> int:
-    return a
-
-
 @pytest.mark.parametrize(
     ("function", "message"),
     [
         (no_hint, "parameter 'a' has no type hint"),
         (star, r"\*args"),
         (unknown_type, "can't be expressed"),
-        (later, "async"),
     ],
 )
 def test_a_function_that_cannot_be_offered_is_an_error(function: Callable[..., Any], message: str) -> None:
@@ -130,10 +125,10 @@ class Point:
         ({"é": [1, None, True]}, '{"é": [1, null, true]}'),
         ((i * i for i in range(4)), "[0, 1, 4, 9]"),
         ({3}, "[3]"),
-        (float("nan"), '"nan"'),
+        (float("nan"), "nan"),
         ([float("inf")], '["inf"]'),
         (Point(1, 2.5), '{"x": 1, "y": 2.5}'),
-        (date(2031, 2, 3), '"2031-02-03"'),
+        (date(2031, 2, 3), "2031-02-03"),
         (10**30, str(10**30)),
     ],
 )
@@ -150,7 +145,8 @@ def test_endless_results_end() -> None:
     def count() -> object:
         return iter(int, 1)
 
-    assert len(json.loads(Toolbox([count]).execute(call("count")).content)) == 1000
+    items = json.loads(Toolbox([count]).execute(call("count")).content)
+    assert items[999:] == [0, "[stopped after 1000 items]"]
 
 
 @pytest.mark.parametrize(

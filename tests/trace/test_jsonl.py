@@ -36,7 +36,15 @@ def test_a_trace_holds_the_whole_run(tmp_path: Path, stock: Tool) -> None:
     assert records[0]["protocol"] == "react-json/1"
     assert records[0]["fingerprint"] == "scripted"
     assert records[2]["completion"]["text"] == CALL
-    assert records[5]["observation"] == {"tool": "stock", "content": "3", "ok": True, "executed": True}
+    assert records[4]["intent"] == "I look it up."
+    assert records[5]["observation"] == {
+        "tool": "stock",
+        "content": "3",
+        "ok": True,
+        "executed": True,
+        "unknown": False,
+        "excerpt": None,
+    }
     assert records[4]["call_id"] == records[5]["call_id"] == f"{run.run_id}:1"
     assert records[-1]["status"] == "finished"
     assert records[-1]["answer"] == "3"
