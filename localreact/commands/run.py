@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from localreact.agent import Agent
+from localreact.commands import asking
 from localreact.commands.files import read_json
 from localreact.endpoints.address import KINDS
 from localreact.endpoints.llama import ENGINES
@@ -22,6 +23,7 @@ from localreact.protocols import PROTOCOLS
 from localreact.run import Running
 from localreact.terminal import TerminalView, as_json, print_json, printable
 from localreact.tools.builtin import DEFAULT, NAMES, load_tools
+from localreact.tools.toolbox import TIMEOUT
 from localreact.trace import store
 from localreact.trace.otel import exported
 from localreact.types import Sampling
@@ -55,6 +57,9 @@ def run(
     docs: Annotated[
         Path | None, typer.Option(help="Folder of text or Markdown files for search and lookup.")
     ] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="Folder that list, read and grep look at. Default: the current one.")
+    ] = None,
     tool: Annotated[
         list[str] | None,
         typer.Option(
@@ -85,6 +90,15 @@ def run(
         ),
     ] = None,
     deadline: Annotated[float | None, typer.Option(help="Seconds at most.")] = None,
+    tool_timeout: Annotated[
+        float, typer.Option(help="Seconds at most for a call of a tool that says nothing else.")
+    ] = TIMEOUT,
+    max_cost: Annotated[
+        float | None, typer.Option(help="What the tools may cost, by their own hints, before you are asked.")
+    ] = None,
+    approve: Annotated[
+        bool, typer.Option("--approve", help="Ask before each call of a tool that changes something.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers (with --temp).")] = 0,
     temp: Annotated[float, typer.Option(help="Temperature; 0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Choose among the K likeliest tokens only; 0: all.")] = 0,
@@ -167,7 +181,7 @@ def run(
         raise UsageError(f"the trace {trace} is a folder", "Give a file, for example --trace run.jsonl.")
     answer = None if answer_schema is None else read_json(answer_schema)
     names = tool if tool is not None else list(DEFAULT)
-    tools = load_tools(names, docs)
+    tools = load_tools(names, docs, root)
     view = TerminalView(None if as_document else sys.stdout, quiet=quiet)
     spans = exported(otel_content) if otel or otel_content else nullcontext()
     try:
@@ -181,6 +195,10 @@ def run(
                 reasoning_tokens=reasoning_tokens,
                 deadline=deadline,
                 sampling=Sampling(temp, top_k, top_p, min_p, seed, repeat_penalty),
+                tool_timeout=tool_timeout,
+                approval=asking.approval if approve else None,
+                max_cost=max_cost,
+                over_budget=asking.over_budget,
                 evidence_gate=evidence_gate,
                 cite=cite,
                 protocol=protocol,
@@ -194,7 +212,7 @@ def run(
             ) as agent,
         ):
             if not quiet:
-                for notice in (*agent.endpoint.notices, *map(str, agent.relaxations)):
+                for notice in (*agent.endpoint.notices, *agent.notices, *map(str, agent.relaxations)):
                     print(printable(notice), file=sys.stderr)
                 if docs is None and {"search", "lookup"} & set(names):
                     print("searching the example knowledge base; --docs DIR searches yours", file=sys.stderr)

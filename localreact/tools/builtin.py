@@ -10,30 +10,41 @@ from types import ModuleType
 
 from localreact.errors import UsageError
 from localreact.tools.calculator import calculator
+from localreact.tools.clock import clock
 from localreact.tools.decorator import Tool
+from localreact.tools.files import Files
 from localreact.tools.knowledge import EXAMPLE_FOLDER, KnowledgeBase
+from localreact.tools.python import python
+from localreact.tools.scoring import score
+from localreact.tools.web import http_get
 
-NAMES = ("calculator", "search", "lookup")
+NAMES = ("calculator", "search", "lookup", "clock", "list", "read", "grep", "python", "score", "http_get")
 DEFAULT = ("calculator", "search")
 _FILE = re.compile(r"(.+\.py)(?::(\w+))?")
 
 
-def load_tools(names: list[str], docs: Path | None) -> list[Tool]:
+def load_tools(names: list[str], docs: Path | None, root: Path | None = None) -> list[Tool]:
     """Tools by name, or from a Python file (`FILE.py`: all its tools; `FILE.py:NAME`: one).
 
-    `search` and `lookup` read the folder `docs`, or the shipped example without one.
+    `search` and `lookup` read the folder `docs`, or the shipped example without one; `list`, `read` and
+    `grep` the folder `root`, or the current one.
 
     Raises:
         UsageError: an unknown name, or a file that holds no such tool.
     """
     tools: list[Tool] = []
     knowledge: KnowledgeBase | None = None
+    plain = {each.name: each for each in (calculator, clock, python, score)}
     for name in names:
-        if name == "calculator":
-            tools.append(calculator)
+        if name in plain:
+            tools.append(plain[name])
         elif name in ("search", "lookup"):
             knowledge = knowledge or KnowledgeBase(docs or EXAMPLE_FOLDER)
             tools += [each for each in knowledge.tools() if each.name == name]
+        elif name in ("list", "read", "grep"):
+            tools += [each for each in Files(root or ".").tools() if each.name == name]
+        elif name == "http_get":
+            tools.append(http_get())
         elif file := _FILE.fullmatch(name):
             tools += _from_file(Path(file[1]).expanduser(), file[2])
         else:

@@ -46,7 +46,7 @@ class Trim:
             raise ToolDefinitionError(f"fields is a list of names, not {self.fields!r}")
 
     def excerpt(self, value: Any, content: str) -> Excerpt | None:
-        """What of a result is shown; None where its text is shown as it is.
+        """What of a result is shown; None where its trimming says nothing of it.
 
         `content` is the value's text. Where `render` fails, the text is shown without it, and the
         failure is in it: what the tool did isn't lost.
@@ -59,7 +59,7 @@ class Trim:
             head = min(head, sum(len(line) + 1 for line in text.split("\n")[: self.rows]) - 1)
         if self.max_chars is not None and head > self.max_chars:
             head, tail = self.max_chars - self.tail, self.tail
-        if view is None and head == len(text):
+        if view is None and head == len(text) and self.max_chars is None:
             return None
         return Excerpt(head, tail, view if view != content else None, by_row, dropped)
 

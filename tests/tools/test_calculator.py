@@ -97,8 +97,10 @@ def test_integers_are_exact(expression: str) -> None:
     assert show(evaluate(expression)) == str(plain(ast.parse(expression, mode="eval").body))
 
 
-def test_eval_is_nowhere() -> None:
+def test_eval_is_nowhere_but_in_the_process_that_is_made_for_it() -> None:
     for path in Path(localreact.__file__).parent.rglob("*.py"):
+        if path.name == "python_child.py":
+            continue
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in ("eval", "exec", "compile"), path
