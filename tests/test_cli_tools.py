@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from localreact.commands import asking
+from localreact.errors import UsageError
+from localreact.tools import Call
 from tests.test_cli import ENVIRONMENT, localreact
 
 PAY = (
@@ -51,25 +55,42 @@ def test_approve_refuses_where_nobody_sits_at_a_terminal(tmp_path: Path) -> None
     said, paid = paying(tmp_path, "--approve")
     assert "standard input is no terminal" in said
     assert not paid
-    assert paying(tmp_path)[1]  # without --approve nobody is asked
 
 
-def test_approve_asks_at_the_terminal(tmp_path: Path) -> None:
-    said, paid = paying(tmp_path, "--approve", say="y\n")
-    assert 'Run pay {"amount": ' in said
-    assert paid
-    (tmp_path / "mark").unlink()
-    said, paid = paying(tmp_path, "--approve", say="\n")
-    assert "it needs a person's approval (refused)" in said
-    assert not paid
-
-
-def test_a_cost_beyond_the_limit_is_asked_about(tmp_path: Path) -> None:
-    said, paid = paying(tmp_path, "--max-cost", "1", say="y\n")
+def test_at_a_terminal_the_person_is_asked(tmp_path: Path) -> None:
+    said, paid = paying(tmp_path, "--approve", "--max-cost", "1", say="y\ny\n")
     assert "The cost comes to 2, which is beyond the limit." in said
+    assert said.count('Run pay {"amount": ') == 2
     assert paid
-    (tmp_path / "mark").unlink()
-    assert not paying(tmp_path, "--max-cost", "1")[1]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("typed", "allowed"),
+    [("y\n", True), ("YES\n", True), ("n\n", False), ("\n", False), ("", False), ("yo\n", False)],
+)
+def test_only_a_yes_is_a_yes(
+    typed: str, allowed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(typed))
+    call = Call("pay", {"to": "\x1b[2Jévil"})
+    assert asking.approval(call) is allowed
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == '\nRun pay {"to": "\\u001b[2Jévil"}? [y/N] '
+
+
+@pytest.mark.parametrize("stdin", [None, io.StringIO("y\n")])
+def test_without_a_terminal_nobody_says_yes(
+    stdin: io.StringIO | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", stdin)
+    with pytest.raises(UsageError, match="no terminal"):
+        asking.over_budget(Call("pay", {}), 3)
 
 
 def test_a_hung_tool_ends_at_the_timeout(tmp_path: Path) -> None:
@@ -92,4 +113,3 @@ def test_files_under_a_root(tmp_path: Path) -> None:
     step = json.loads(done.stdout)["steps"][0]
     assert step["tool"] == "list"
     assert done.stderr == ""
-    assert localreact("run", "x", "-T", "list", "--root", "nowhere").returncode == 2

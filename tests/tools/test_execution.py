@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from localreact import Agent, ScriptedEndpoint, Tool, Toolbox, tool
+from localreact.budgets import Budgets
 from localreact.errors import ToolDefinitionError, UsageError
+from localreact.policy import Plan, Policy, Room, next_turn
 from localreact.protocols import JsonProtocol
+from localreact.run import RunState
 from localreact.tools import current_call
 from localreact.trace.events import ToolEnded, ToolStarted
 from localreact.trace.jsonl import read_trace
-from localreact.types import Finish, Observation, ToolCall
+from localreact.types import Completion, Finish, Observation, ToolCall
 
 WRITE = JsonProtocol().write
 
@@ -171,7 +175,28 @@ def test_a_call_with_effects_that_was_cut_off_is_of_unknown_outcome_and_not_made
     assert hang.calls == 1
 
 
-def test_a_call_of_unknown_outcome_leaves_the_grammar_and_others_stay() -> None:
+def test_a_call_of_unknown_outcome_leaves_the_grammar() -> None:
+    @tool(effects=True)
+    def pay(amount: int) -> str:
+        """Pay an amount of money."""
+        return "paid"
+
+    state = RunState("x")
+    unknown = Observation("pay", "no result", ok=False, unknown=True)
+    state.add(Completion("", "eog"), ToolCall("", "pay", {"amount": 3}), unknown)
+    plan = next_turn(state, Budgets(), Policy((pay.spec,)), Room(100, 4096))
+    assert isinstance(plan, Plan)
+    assert plan.spec.excluded == (("pay", {"amount": 3}),)
+
+    def admits(amount: int) -> bool:
+        return any(
+            Draft202012Validator(dict(t.parameters)).is_valid({"amount": amount}) for t in plan.spec.tools
+        )
+
+    assert [admits(amount) for amount in (2, 3, 4)] == [True, False, True]
+
+
+def test_a_call_of_unknown_outcome_is_not_repeated_and_others_are_made() -> None:
     @tool(effects=True, timeout=0.05)
     def pay(amount: int) -> str:
         """Pay an amount of money."""
