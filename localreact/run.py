@@ -96,8 +96,9 @@ class RunState:
         found = []
         for step in self.steps:
             if (seen := step.observation) is not None and seen.ok:
+                view = None if seen.excerpt is None else seen.excerpt.view
                 shown = seen.content if step.shown is None else step.shown
-                found.append(quotes.source(step.number, seen.content, shown))
+                found.append(quotes.source(step.number, seen.content if view is None else view, shown))
         return tuple(each for each in found if each is not None)
 
     @property

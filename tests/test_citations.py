@@ -144,7 +144,23 @@ def test_what_the_model_was_not_shown_cannot_be_cited() -> None:
     assert "left out]' is not in the result" in endpoint.prompts[3].text
     assert run.evidence == (Evidence(1, "Sentence 1 of the book."),)
     assert run.steps[0].shown is not None
-    assert run.steps[0].shown.endswith("characters left out]")
+    assert run.steps[0].shown.endswith("characters left out; more with ref 1 shows the next part]")
+
+
+def test_what_trimming_made_of_a_result_can_be_cited_and_its_mark_cannot() -> None:
+    @tool(render="{name} was built in {year}.")
+    def bridge(title: str) -> dict[str, object]:
+        """Look a bridge up."""
+        return {"name": "The Tessel Bridge", "year": 1871, "id": 12345678}
+
+    run, endpoint = scripted(
+        call("bridge"),
+        finish((1, "in short; the whole has")),
+        finish((1, "The Tessel Bridge was built in 1871.")),
+        tools=[bridge],
+    )
+    assert "the whole has' is not in the result" in endpoint.prompts[2].text
+    assert run.status == "finished"
 
 
 def test_without_citing_nothing_speaks_of_evidence_and_none_is_taken() -> None:
