@@ -10,6 +10,7 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from localreact.errors import UsageError
 from localreact.tools.decorator import Tool, tool
+from localreact.types import ToolExample
 
 PAGE_LINES = 200
 PAGE_CHARACTERS = 3500
@@ -19,6 +20,31 @@ MATCHED_LINE = 200
 ENTRIES = 200
 LARGEST = 20_000_000  # bytes of a file that is read
 _SNIFFED = 8192  # bytes in which a null byte says that a file isn't text
+
+_LISTED = ToolExample(
+    question="Which files are in the folder letters?",
+    thought="I should list the folder letters.",
+    arguments={"path": "letters"},
+    result="anna.txt (812 bytes)\nboris.txt (90 bytes)",
+    conclusion="The folder holds two files.",
+    answer="anna.txt and boris.txt",
+)
+_READ = ToolExample(
+    question="Who signed letters/boris.txt?",
+    thought="I should read letters/boris.txt.",
+    arguments={"path": "letters/boris.txt"},
+    result="Dear Anna,\nthe boat is ready.\nBoris",
+    conclusion="The letter is signed by Boris.",
+    answer="Boris",
+)
+_FOUND = ToolExample(
+    question="Which letter mentions a boat?",
+    thought="I should look for the word boat.",
+    arguments={"pattern": "boat"},
+    result="letters/boris.txt:2: the boat is ready.",
+    conclusion="The word stands in letters/boris.txt.",
+    answer="letters/boris.txt",
+)
 
 
 class FileError(Exception):
@@ -42,7 +68,7 @@ class Files:
     def tools(self) -> tuple[Tool, Tool, Tool]:
         """`list`, `read` and `grep` over these files."""
 
-        @tool(name="list")
+        @tool(name="list", examples=[_LISTED])
         def list_files(path: str = ".") -> str:
             """List the files and folders in a folder.
 
@@ -51,7 +77,7 @@ class Files:
             """
             return self.entries(path)
 
-        @tool(name="read")
+        @tool(name="read", examples=[_READ])
         def read_file(path: str, start: int = 1) -> str:
             """Read a text file, a page at a time.
 
@@ -61,7 +87,7 @@ class Files:
             """
             return self.page(path, start)
 
-        @tool(name="grep")
+        @tool(name="grep", examples=[_FOUND])
         def grep_files(pattern: str, path: str = ".") -> str:
             """Find lines in files by a regular expression.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from localreact.errors import UsageError
 from localreact.tools.decorator import tool
 from localreact.tools.execution import PATIENCE, current_call
+from localreact.types import ToolExample
 
 SECONDS = 10  # of CPU time, and of time on the clock
 MEMORY = 1 << 30  # bytes of address space
@@ -27,7 +28,20 @@ class CodeError(Exception):
     """Code that failed, or was stopped. The message is what it printed, and why it ended."""
 
 
-@tool(effects=True, timeout=SECONDS + 5)
+@tool(
+    effects=True,
+    timeout=SECONDS + 5,
+    examples=[
+        ToolExample(
+            question="What is the sum of the squares of 1, 2 and 3?",
+            thought="I should compute it with a program.",
+            arguments={"code": "sum(n * n for n in (1, 2, 3))"},
+            result="14",
+            conclusion="The result is 14.",
+            answer="14",
+        )
+    ],
+)
 def python(code: str) -> str:
     """Run a Python program and see what it prints; the value of a last expression is printed too.
 
