@@ -223,7 +223,9 @@ class Loop:
             if each.executed and each.tool in self.toolbox
         )
         problem = self.permission.refusal(call, self.toolbox[turn.tool], spent)
-        return "not executed: the run was cancelled" if cancel.is_set() else problem
+        if cancel.is_set():  # while somebody was asked
+            return "not executed: the run was cancelled"
+        return policy.INTERRUPTED if state.interrupted else problem
 
     def _deadline(self, state: RunState) -> float | None:
         return None if self.budgets.deadline_s is None else state.started + self.budgets.deadline_s

@@ -84,7 +84,7 @@ def fit(
         if keep <= 0 or (needed := count(shown)) <= room:
             break
         keep = min(keep - 1, int(keep * max(0, room) / needed * 0.95))
-    return shown, cut if shown != observation.content or cut.step else None
+    return shown, cut if observation.excerpt or shown != observation.content else None
 
 
 def _shown(text: str, cut: Excerpt, whole: int, step: int | None) -> str:

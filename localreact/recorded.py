@@ -20,7 +20,8 @@ from localreact.endpoints.base import Endpoint
 from localreact.errors import UsageError
 from localreact.loop import Loop
 from localreact.run import RunState
-from localreact.tools import Toolbox
+from localreact.tools import Call, Tool, Toolbox
+from localreact.tools.permission import Permission
 from localreact.trace.compare import difference
 from localreact.trace.events import (
     Event,
@@ -67,12 +68,14 @@ class Recording:
         )
         self._completions = _completions(self._pending)
         self._observations = _observations(self._pending)
+        self._refusals = _refusals(self._pending)
 
     def loop(self, loop: Loop, execute: bool = False) -> Loop:
         """The loop with the recording before its model and, unless calls are to be executed, its tools."""
         endpoint = cast(Endpoint, _Endpoint(loop.endpoint, self._completions))
         toolbox = loop.toolbox if execute else cast(Toolbox, _Toolbox(loop.toolbox, self._observations))
-        return replace(loop, endpoint=endpoint, toolbox=toolbox)
+        permission = cast(Permission, _Permission(loop.permission, self._refusals))
+        return replace(loop, endpoint=endpoint, toolbox=toolbox, permission=permission)
 
     def pairs(self, events: Iterator[Event], state: RunState) -> Iterator[tuple[Event, Event]]:
         """Each recorded event, and what comes now. Nothing that was recorded is done for the next pair
@@ -112,15 +115,26 @@ def _completions(events: Iterable[Event]) -> dict[int, Completion]:
 def _observations(events: Iterable[Event]) -> deque[Observation]:
     """What the calls gave, in their order; a last one without an end has an unknown outcome."""
     found: deque[Observation] = deque()
-    called = ""
+    called: ToolStarted | None = None
     for event in events:
         if isinstance(event, ToolStarted):
-            called = event.tool
+            called = event
         elif isinstance(event, ToolEnded) and called:
             found.append(event.observation)
-            called = ""
+            called = None
     if called:
-        found.append(Observation(called, UNKNOWN, ok=False))
+        found.append(Observation(called.tool, UNKNOWN, ok=False, unknown=called.effects))
+    return found
+
+
+def _refusals(events: Iterable[Event]) -> dict[int, str]:
+    """What became of each step's request to call a tool: empty where it was called."""
+    found: dict[int, str] = {}
+    for event in events:
+        if isinstance(event, ToolStarted):
+            found[event.step] = ""
+        elif isinstance(event, ToolEnded):
+            found.setdefault(event.step, event.observation.content)
     return found
 
 
@@ -204,7 +218,28 @@ class _Toolbox:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._live, name)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._live
+
+    def __getitem__(self, name: str) -> Tool:
+        return self._live[name]
+
     def execute(self, call: ToolCall, *given: Any, **named: Any) -> Observation:
         if self._observations:
             return self._observations.popleft()
         return self._live.execute(call, *given, **named)
+
+
+class _Permission:
+    """Nobody is asked again about what was decided."""
+
+    def __init__(self, live: Permission, refusals: dict[int, str]) -> None:
+        self._live = live
+        self._refusals = refusals
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._live, name)
+
+    def refusal(self, call: Call, tool: Tool, spent: float) -> str:
+        decided = self._refusals.get(call.step)
+        return self._live.refusal(call, tool, spent) if decided is None else decided
