@@ -14,7 +14,7 @@ import pytest
 from localreact.commands import asking
 from localreact.errors import UsageError
 from localreact.tools import Call
-from tests.test_cli import ENVIRONMENT, localreact
+from tests.test_cli import localreact
 
 PAY = (
     "from localreact import tool\n"
@@ -40,7 +40,7 @@ def paying(tmp_path: Path, *options: str, say: str | None = None) -> tuple[str, 
             stdin=theirs,
             capture_output=True,
             text=True,
-            env=ENVIRONMENT,
+            env={**os.environ, "NO_COLOR": "1"},
             timeout=120,
             check=False,
         )
