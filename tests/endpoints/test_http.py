@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ CALL = (
     '{"thought": "I should look it up.", "type": "tool_call", "tool": "stock", "arguments": {"sku": "bolt"}}'
 )
 FINISH = '{"thought": "The result is there.", "type": "finish", "answer": "3"}'
-SHORT = Patience(tries=3, first_wait=0.01, longest_wait=0.5, connect=1, idle=0.3)
+SHORT = Patience(tries=3, first_wait=0.01, longest_wait=0.5, connect=5, idle=20)
 KEY = "sk-very-secret-123"
 
 
@@ -65,7 +66,8 @@ def test_what_passes_before_the_first_byte_is_tried_again(
 ) -> None:
     faults = [fault] if fault.hang else [fault, fault]
     fake = Fake(kind, [CALL, FINISH], faults=list(faults))
-    run = run_with(fake, stock, tmp_path / "run.jsonl")
+    patience = replace(SHORT, idle=1.5) if fault.hang else SHORT
+    run = run_with(fake, stock, tmp_path / "run.jsonl", patience)
     assert (run.status, run.answer) == ("finished", "3")
     assert len(fake.completions) == 2 + len(faults)
 
