@@ -37,7 +37,7 @@ from localreact.tools.toolbox import TIMEOUT
 from localreact.trace.events import Event, ProtocolChanged, RunStarted
 from localreact.trace.jsonl import path_for
 from localreact.trace.reading import Trace, load
-from localreact.types import Sampling, TurnSpec
+from localreact.types import Sampling, ToolSpec, TurnSpec
 
 
 class Agent:
@@ -355,6 +355,11 @@ class Agent:
         )
 
     # --- small parts
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools as the grammar holds them."""
+        return self._loop.policy.tools
 
     @property
     def protocol_version(self) -> str:

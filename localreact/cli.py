@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from localreact._version import __version__
+from localreact.commands.bench import bench
 from localreact.commands.cache import cache
 from localreact.commands.eval import evaluation
 from localreact.commands.grammar import grammar
@@ -51,6 +52,7 @@ app.command()(probe)
 app.add_typer(grammar, name="grammar")
 app.add_typer(trace, name="trace")
 app.add_typer(cache, name="cache")
+app.add_typer(bench, name="bench")
 app.add_typer(evaluation, name="eval")
 
 

@@ -16,7 +16,7 @@ LAYERS = [
     ["cli"],
     ["commands"],
     ["terminal", "replay"],
-    ["eval"],
+    ["eval", "bench"],
     ["agent"],
     ["recorded", "observers"],
     ["native", "fitting"],

@@ -116,7 +116,7 @@ class LlamaEndpoint:
             raise
         self.n_ctx = self._context.n_ctx
         self._encoder = PromptEncoder(self._model.vocab)
-        self._engine = _engine(engine, self._model.vocab)
+        self._engine = engine_for(engine, self._model.vocab)
         self.languages: tuple[str, ...] = (self._engine.language,) if self._engine else ()
         self._reasoning = ReasoningEngine(self._model.vocab, self.reasoning) if self.reasoning else None
         self._scheduler = Scheduler(self._context, parallel, deterministic, self._prefix_store())
@@ -135,6 +135,10 @@ class LlamaEndpoint:
             self.notices.append(f"evaluated prompts aren't kept for later runs: {problem}")
             return None
         return store
+
+    @property
+    def model(self) -> Model:
+        return self._model
 
     @property
     def level(self) -> str:
@@ -251,7 +255,8 @@ class LlamaEndpoint:
             yield
 
 
-def _engine(name: str, vocab: Vocab) -> Engine | None:
+def engine_for(name: str, vocab: Vocab) -> Engine | None:
+    """An engine by its name; None for `free`."""
     if name == "llguidance":
         return LLGuidanceEngine.for_vocab(vocab)
     if name == "outlines":

@@ -60,16 +60,8 @@ def open_endpoint(
         return _deterministic(servers) if deterministic else servers
     options: dict[str, Any] = {"deterministic": deterministic, "chat_template": template}
     card = cards().get(str(model))
-    if card and card.package:
-        return LlamaEndpoint(card.path(), card, n_ctx, n_threads, engine, **options)
-    path = Path(model).expanduser()
-    if not path.exists():
-        names = ", ".join(sorted(name for name, each in cards().items() if each.package))
-        raise MissingPartError(
-            f"there is no model {str(model)!r}: no file of that name, and no model card",
-            f"Give the path of a GGUF file, an address (llama-server:http://host:8080), or one of: {names}.",
-        )
-    return LlamaEndpoint(path, None, n_ctx, n_threads, engine, **options)
+    known = card if card and card.package else None
+    return LlamaEndpoint(model_path(str(model)), known, n_ctx, n_threads, engine, **options)
 
 
 def _deterministic(endpoint: Endpoint) -> Endpoint:
@@ -137,6 +129,25 @@ def _key(kind: str) -> str | None:
     """The API key, from the environment only."""
     key = os.environ.get("LOCALREACT_API_KEY")
     return key or (os.environ.get("OPENAI_API_KEY") if kind == "openai" else None)
+
+
+def model_path(model: str) -> Path:
+    """The file of a model in process, by its card's name or its path.
+
+    Raises:
+        MissingPartError: no such model here, or a package that it needs is missing.
+    """
+    card = cards().get(model)
+    if card and card.package:
+        return card.path()
+    path = Path(model).expanduser()
+    if not path.exists():
+        names = ", ".join(sorted(name for name, each in cards().items() if each.package))
+        raise MissingPartError(
+            f"there is no model {model!r}: no file of that name, and no model card",
+            f"Give the path of a GGUF file, an address (llama-server:http://host:8080), or one of: {names}.",
+        )
+    return path
 
 
 def read_template(path: Path) -> str:

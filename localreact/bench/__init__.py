@@ -1,0 +1,1 @@
+"""Measuring: how fast turns are decoded, and beside what."""

@@ -1,0 +1,192 @@
+"""`localreact bench scale`: one thing grows, everything else stays."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.table import Table
+
+from localreact.agent import Agent
+from localreact.bench.machine import machine
+from localreact.bench.workload import QUESTIONS
+from localreact.decoding.context import Context, Part
+from localreact.decoding.prefixes import PrefixStore
+from localreact.decoding.threads import contended, default_threads
+from localreact.endpoints.llama import LlamaEndpoint
+from localreact.endpoints.resolve import open_endpoint
+from localreact.errors import UsageError
+from localreact.protocols import protocol
+from localreact.tools.builtin import load_tools
+from localreact.types import Completion, Limits, Prompt, Sampling, Segment, ToolSpec, TurnSpec
+
+REPEATS = 5
+
+
+def scale_up(model: str, axis: str, n_threads: int | None = None) -> dict[str, Any]:
+    """Measure an axis; the document has a list of points, each with its size and what it cost.
+
+    Raises:
+        UsageError: not a model in process.
+    """
+    endpoint = open_endpoint(model, n_threads=n_threads)
+    try:
+        if not isinstance(endpoint, LlamaEndpoint):
+            raise UsageError(f"{model} isn't a model in process")
+        return {
+            "benchmark": "scale",
+            "axis": axis,
+            "model": endpoint.name,
+            "contended": contended(),
+            "points": AXES[axis](endpoint),
+            "machine": machine(),
+        }
+    finally:
+        endpoint.close()
+
+
+def scale_table(document: Mapping[str, Any]) -> Table:
+    points = document["points"]
+    table = Table(title=f"{document['model']}: {document['axis']}")
+    for name in points[0]:
+        table.add_column(name.replace("_", " "), justify="right")
+    for point in points:
+        table.add_row(
+            *(f"{value:.3g}" if isinstance(value, float) else str(value) for value in point.values())
+        )
+    return table
+
+
+def _tools(endpoint: LlamaEndpoint) -> list[dict[str, Any]]:
+    points = []
+    for n in (1, 3, 10, 30, 100, 200):
+        tools = tuple(
+            ToolSpec(
+                f"look_up_{i}",
+                "Look something up.",
+                {
+                    "type": "object",
+                    "properties": {"query": {"type": "string"}, "limit": {"type": "integer", "minimum": 1}},
+                    "required": ["query"],
+                },
+            )
+            for i in range(n)
+        )
+        points.append({"tools": n, **_cost(endpoint, TurnSpec(tools=tools, answer=True))})
+    return points
+
+
+def _depth(endpoint: LlamaEndpoint) -> list[dict[str, Any]]:
+    points = []
+    schema: dict[str, Any] = {"type": "string"}
+    for depth in range(1, 17):
+        schema = {"type": "object", "properties": {"value": schema}, "required": ["value"]}
+        if depth in (1, 2, 4, 8, 16):
+            tool = ToolSpec("store", "Store something.", schema)
+            points.append({"depth": depth, **_cost(endpoint, TurnSpec(tools=(tool,), answer=False))})
+    return points
+
+
+def _observation(endpoint: LlamaEndpoint) -> list[dict[str, Any]]:
+    spec = TurnSpec(answer=True)
+    words = "The keeper wrote down the wind, the waves and the ships that passed. "
+    points = []
+    for n in (100, 400, 1600, 6400):
+        points.append({"characters": n, **_cost(endpoint, spec, (words * (n // len(words) + 1))[:n])})
+    return points
+
+
+def _parallel(endpoint: LlamaEndpoint) -> list[dict[str, Any]]:
+    points: list[dict[str, Any]] = []
+    with Agent(endpoint, load_tools(["calculator", "search"], None)) as agent:
+        agent.run(QUESTIONS[0])  # so that the opening is in memory for all
+        for at_once in (1, 2, 4, 8):
+            started = time.perf_counter()
+            with ThreadPoolExecutor(at_once) as pool:
+                runs = list(pool.map(agent.run, QUESTIONS))
+            seconds = time.perf_counter() - started
+            tokens = sum(run.usage.generated for run in runs)
+            points.append(
+                {
+                    "runs_at_a_time": at_once,
+                    "runs_per_s": len(runs) / seconds,
+                    "tokens_per_s": tokens / seconds,
+                }
+            )
+    for point in points:
+        point["times_one"] = point["runs_per_s"] / points[0]["runs_per_s"]
+    return points
+
+
+def _prefix(endpoint: LlamaEndpoint) -> list[dict[str, Any]]:
+    """Evaluating a prompt, against reading and checking what was kept of it and filling memory with it."""
+    context = Context(endpoint.model, n_ctx=endpoint.n_ctx, n_threads=default_threads())
+    ids = endpoint.encode(Prompt((Segment("The keeper wrote down wind, waves and ships. " * 400),)))
+    points = []
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            store = PrefixStore(Path(folder), endpoint.name, context.settings)
+            for n in (100, 300, 600, 1200):
+                evaluated, restored, size = [], [], 0
+                for _ in range(3):
+                    context.clear()
+                    started = time.perf_counter()
+                    for at in range(0, n, context.n_batch):
+                        part = ids[at : min(n, at + context.n_batch)]
+                        context.decode([Part(0, part, at, at + len(part) == n)])
+                    evaluated.append(time.perf_counter() - started)
+                    state = context.save(0)
+                    size = len(state)
+                    store.put(ids[:n], state)
+                    context.clear()
+                    started = time.perf_counter()
+                    kept = store.get(ids[:n])
+                    if kept is None or not context.restore(0, kept, n):
+                        raise UsageError("llama.cpp couldn't restore what it had saved")
+                    restored.append(time.perf_counter() - started)
+                point = {"tokens": n, "kept_mib": size / 2**20, "evaluate_ms": 1000 * median(evaluated)}
+                point["restore_ms"] = 1000 * median(restored)
+                points.append({**point, "share": median(restored) / median(evaluated)})
+    finally:
+        context.close()
+    return points
+
+
+AXES: dict[str, Callable[[LlamaEndpoint], list[dict[str, Any]]]] = {
+    "tools": _tools,
+    "depth": _depth,
+    "observation": _observation,
+    "parallel": _parallel,
+    "prefix": _prefix,
+}
+
+
+def _cost(endpoint: LlamaEndpoint, spec: TurnSpec, context: str = "") -> dict[str, Any]:
+    """The first turn on a fresh grammar, then the typical one after it."""
+    prompt = Prompt((Segment(f"{context}\nWhat is the height of the lighthouse at Brindle?\n"),))
+    done = [_write(endpoint, prompt, spec) for _ in range(REPEATS + 1)]
+    later = done[1:]
+    per_token = [each.timings.constraint_s / each.usage.generated for each in later]
+    return {
+        "first_constraint_ms": 1000 * done[0].timings.constraint_s,
+        "constraint_ms_per_token": 1000 * median(per_token),
+        "generate_ms": 1000 * median(each.timings.generate_s for each in later),
+        "tokens": later[-1].usage.generated,
+        "masks": later[-1].usage.masks,
+    }
+
+
+def _write(endpoint: LlamaEndpoint, prompt: Prompt, spec: TurnSpec) -> Completion:
+    grammar = protocol("json").grammar(spec, endpoint.languages[0])
+    writing = endpoint.complete(prompt, grammar, Limits(300), Sampling())
+    while True:
+        try:
+            next(writing)
+        except StopIteration as finished:
+            completion: Completion = finished.value
+            return completion
