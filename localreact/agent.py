@@ -7,29 +7,31 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from localreact import context, fitting
 from localreact._version import __version__
+from localreact.archive import Archive
 from localreact.asyncs import in_thread
 from localreact.budgets import Budgets
+from localreact.checks import Check
 from localreact.decoding import samplers
 from localreact.endpoints.base import IN_PROCESS, Endpoint, level_of
 from localreact.endpoints.reasoning import reasoning_budget
 from localreact.endpoints.resolve import open_endpoint
-from localreact.errors import ContextOverflowError, EndpointError, GrammarError
 from localreact.examples import examples_for
 from localreact.grammar.schema import all_enforceable
-from localreact.loop import Loop
+from localreact.guards import Guards
+from localreact.loop import Loop, to_the_end
 from localreact.native import LEVEL, NATIVE, VERSION, NativeLoop, open_native, run_native
 from localreact.observers import Observer, observed
 from localreact.policy import Policy
 from localreact.protocols import protocol as named_protocol
-from localreact.recorded import Recording, check, setup
-from localreact.run import Ending, Run, Running, RunState
+from localreact.recorded import Recording, check, settings, setup
+from localreact.run import Run, Running, RunState
 from localreact.tools import Tool, Toolbox
 from localreact.tools.execution import Call
 from localreact.tools.permission import Permission
@@ -52,6 +54,15 @@ class Agent:
         tools: functions with type hints, or what `@tool` made of them.
         max_steps, max_tokens, deadline: budgets of a run; tokens are those generated, the
             deadline is in seconds. The last step, and the last tokens, are kept for an answer.
+        max_turn_tokens, max_context: tokens of one turn, and of the prompt with it.
+        keep_steps: where the context is full, so many last steps stay whole, and older ones are put in
+            short.
+        max_tool_errors: so many failed calls in a row close the tools.
+        archive: a file in which what runs found out is kept; lines of it that bear on a question are put
+            before it.
+        guards: when a run counts as going in circles.
+        checks: what an answer has to meet: functions of the Run, as it would end, that return what is to
+            be mended (`localreact.checks` has some). After two tries an answer is partial.
         sampling: how tokens are chosen; greedy by default.
         tool_timeout: seconds that a tool's result is waited for, where the tool says nothing else.
         approval: asked with the call before tools with effects run (and those that demand it); returns
@@ -93,6 +104,13 @@ class Agent:
         max_steps: int = 8,
         max_tokens: int = 4096,
         deadline: float | None = None,
+        max_turn_tokens: int | None = None,
+        max_context: int | None = None,
+        keep_steps: int = 2,
+        max_tool_errors: int = 4,
+        archive: str | os.PathLike[str] | None = None,
+        guards: Guards = Guards(),  # noqa: B008  (frozen)
+        checks: Iterable[Check] = (),
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         tool_timeout: float = TIMEOUT,
         approval: Callable[[Call], bool] | None = None,
@@ -113,7 +131,17 @@ class Agent:
         chat_template: str | os.PathLike[str] | None = None,
     ) -> None:
         samplers.check(sampling)
-        self.budgets = Budgets(max_steps, max_tokens, deadline, reasoning_tokens or 0)
+        self.budgets = Budgets(
+            max_steps,
+            max_tokens,
+            deadline,
+            reasoning_tokens or 0,
+            max_turn_tokens,
+            max_context,
+            keep_steps,
+            max_tool_errors,
+        )
+        self.archive = None if archive is None else Archive(archive)
         self.toolbox = Toolbox(tools, timeout=tool_timeout)
         self.permission = Permission(approval, max_cost, over_budget)
         self.notices = self.toolbox.notices
@@ -140,7 +168,7 @@ class Agent:
                 self.endpoint,
                 self.protocol,
                 self.toolbox,
-                Policy(specs, evidence_gate, cite=cite),
+                Policy(specs, evidence_gate, cite=cite, guards=guards, checks=tuple(checks)),
                 self.budgets,
                 sampling,
                 self.permission,
@@ -201,7 +229,7 @@ class Agent:
         answer: Any = None,
     ) -> Running:
         """The events of a run as they happen; the last is RunEnded. Closing it cancels the run."""
-        loop = replace(self._loop, policy=self._policy(tool_choice, answer))
+        loop = fitting.for_run(self._loop, tool_choice, answer)
         state = RunState(question)
         trace = path_for(self.trace, state.run_id)
         return Running(state, self._stream(loop, state, trace, cancel), trace)
@@ -258,8 +286,8 @@ class Agent:
 
     def _as_recorded(self, trace: Trace, answer: Any) -> tuple[Loop, RunState]:
         began = trace.started
-        policy = self._policy(str(began.settings.get("tool_choice", "auto")), answer)
-        return replace(self._loop, policy=policy), RunState(began.question, began.run_id)
+        loop = fitting.for_run(self._loop, str(began.settings.get("tool_choice", "auto")), answer)
+        return loop, RunState(began.question, began.run_id, recalled=began.recalled)
 
     async def arun(self, question: str, *, tool_choice: str = "auto", answer: Any = None) -> Run:
         """`run` without blocking the event loop. Cancelling the task cancels the run."""
@@ -300,6 +328,7 @@ class Agent:
     ) -> Generator[Event, None, None]:
         if recording is None:
             native = self._usable_native
+            state.recalled = self.archive.recall(state.question) if self.archive else ()
             yield self._started(loop, state, native)
             yield from self._looped(loop, state, cancel, native)
             return
@@ -314,20 +343,17 @@ class Agent:
         self, loop: Loop, state: RunState, cancel: threading.Event, native: NativeLoop | None = None
     ) -> Generator[Event, None, None]:
         transcript = self._opening.copy()
-        transcript.user(context.question(state.question, loop.policy.answer_type))
-        try:
-            if native is None:
-                ending = yield from loop.run(state, transcript, cancel)
-            else:
-                changed = ProtocolChanged(self.protocol.version, self._language, self.level, "")
-                ending = yield from run_native(native, loop, state, transcript, cancel, changed)
-        except ContextOverflowError as error:
-            ending = Ending("context_overflow", str(error))
-        except (EndpointError, GrammarError) as error:
-            ending = Ending("endpoint_error", str(error))
-        except KeyboardInterrupt:
-            ending = Ending("cancelled", "interrupted")
-        yield state.ended(ending)
+        transcript.ask(context.question(state.question, loop.policy.answer_type, state.recalled))
+        if native is None:
+            running = loop.run(state, transcript, cancel)
+        else:
+            changed = ProtocolChanged(self.protocol.version, self._language, self.level, "")
+            running = run_native(native, loop, state, transcript, cancel, changed)
+        ending = yield from to_the_end(running)
+        ended = state.ended(ending)
+        yield ended
+        if self.archive:
+            self.archive.add(state.outcome(ended))
 
     def _started(self, loop: Loop, state: RunState, native: NativeLoop | None = None) -> RunStarted:
         return RunStarted(
@@ -340,18 +366,10 @@ class Agent:
             level=LEVEL if native else self.level,
             chat_format=self.endpoint.chat.name,
             tools=tuple(spec.name for spec in self.toolbox.specs),
-            settings={
-                **asdict(self.budgets),
-                **asdict(self.sampling),
-                "evidence_gate": self.evidence_gate,
-                "tool_timeout": self.toolbox.timeout,
-                "max_cost": self.permission.max_cost,
-                "tool_choice": loop.policy.tool_choice,
-                "answer_schema": loop.policy.answer_schema,
-                "cite": self.cite,
-            },
+            settings=settings(loop),
             version=__version__,
             setup=setup(loop, self._spelling, self._examples),
+            recalled=state.recalled,
         )
 
     # --- small parts
@@ -369,16 +387,6 @@ class Agent:
     @property
     def _usable_native(self) -> NativeLoop | None:
         return self._native if self._native and not self._native.objection else None
-
-    def _policy(self, tool_choice: str, answer: Any) -> Policy:
-        """The agent's policy with what is asked for in one run."""
-        policy = replace(self._loop.policy, tool_choice=tool_choice)
-        if answer is None:
-            return policy
-        policy = fitting.with_answer(policy, self.endpoint, answer)
-        if (grammar := self._loop.grammar(TurnSpec(answer_schema=policy.answer_schema))) is not None:
-            self.endpoint.check(grammar)
-        return policy
 
     def close(self) -> None:
         """Free the model, if this agent loaded it."""

@@ -14,7 +14,7 @@ from localreact.types import Evidence, Finish, Observation, Prompt, Segment, Too
 
 class Transcript:
     """A conversation as segments. Nothing that was added ever changes, so that every prompt begins
-    with the one before it."""
+    with the one before it; `compact` is the exception."""
 
     def __init__(self, chat: ChatFormat, system: Iterable[Segment]) -> None:
         self._chat = chat
@@ -23,6 +23,10 @@ class Transcript:
         self._open = ""  # what closes the reasoning that the last delimiter opened
         self._taken = 0
         self._shared = 0
+        self._question: list[Segment] = []
+        """Everything up to the end of the question."""
+        self._ends: list[int] = []
+        """Where the question ends, and each exchange after it."""
 
     @property
     def prompt(self) -> Prompt:
@@ -49,6 +53,32 @@ class Transcript:
         self._segments.extend(segments)
         self._segments.append(Segment(self._chat.user_to_model, trusted=True))
         self._to_user, self._open = self._chat.model_to_user, self._chat.closing
+
+        if self._ends:
+            self._ends.append(len(self._segments))
+
+    def ask(self, segments: Iterable[Segment]) -> None:
+        """The question. What comes after it can be compacted, it itself can't."""
+        self.user(segments)
+        self._question = self._segments[:-1]
+        self._ends = [len(self._segments)]
+
+    @property
+    def exchanges(self) -> int:
+        """What was said and answered since the question (or since it was last compacted)."""
+        return len(self._ends) - 1
+
+    def compact(self, told: Iterable[Segment], keep: int) -> int:
+        """Put `told` at the end of the question's message, in place of all but the last `keep` exchanges
+        and of what was told before. Returns how many segments stay where they are."""
+        before, first = self._segments, self._ends[max(0, self.exchanges - keep)]
+        start = [*self._question, *told, Segment(self._chat.user_to_model, trusted=True)]
+        self._segments = start + before[first:]
+        self._ends = [end + len(start) - first for end in self._ends if end >= first]
+        pairs = zip(before, self._segments, strict=False)
+        kept = next((at for at, (old, new) in enumerate(pairs) if old != new), len(start))
+        self._taken = min(self._taken, kept)
+        return kept
 
     def model(self, text: str, tokens: tuple[int, ...] = ()) -> None:
         """What the model said: as the ids that it wrote, where there are any."""
@@ -82,13 +112,16 @@ def opening(
     return transcript
 
 
-def question(text: str, answer: AnswerType | None) -> list[Segment]:
-    """What is asked, and in which form the answer is to come, if that says more than the grammar does.
+def question(text: str, answer: AnswerType | None, recalled: Iterable[str] = ()) -> list[Segment]:
+    """What is asked, and before it what was recalled for it, and in which form the answer is to come, if
+    that says more than the grammar does.
 
     The form stands before the question: after it, it led a small model away from its tools (2 of 7 right
     answers instead of 5; without a schema in the prompt 6).
     """
+    lines = [Segment(f"\n- {line}") for line in recalled]
+    told = [Segment("From earlier runs:", True), *lines, Segment("\n\n", True)] if lines else []
     if answer is None or answer.schema.keys() <= {"type", "title"}:
-        return [Segment(text)]
+        return [*told, Segment(text)]
     schema = json.dumps(answer.schema, ensure_ascii=False)
-    return [Segment(f"Answer as JSON for the schema {schema}.\n"), Segment(text)]
+    return [*told, Segment(f"Answer as JSON for the schema {schema}.\n"), Segment(text)]

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from localreact.endpoints.base import Endpoint
 from localreact.endpoints.cards import ModelCard
 from localreact.grammar.answers import answer_type
 from localreact.grammar.schema import enforceable
-from localreact.policy import Policy
+from localreact.loop import Loop
 from localreact.protocols import Protocol
 from localreact.types import Source, ToolSpec, TurnSpec
 
@@ -22,19 +21,25 @@ def spelling(card: ModelCard, protocol: str | None, asked: Mapping[str, Any] | N
     return card.spelling if protocol in (None, card.protocol) else {}
 
 
-def with_answer(policy: Policy, endpoint: Endpoint, answer: Any) -> Policy:
-    """The policy with a type for the answer, held as far as the endpoint can; the type itself checks the
-    rest.
+def for_run(loop: Loop, tool_choice: str, answer: Any) -> Loop:
+    """The loop with what is asked for in one run. A type for the answer is held as far as the endpoint can;
+    the type itself checks the rest.
 
     Raises:
-        UsageError: nothing that can be an answer's type.
+        UsageError: no such tool choice, or nothing that can be an answer's type.
         GrammarError: it can't be held by a grammar.
     """
+    policy, endpoint = replace(loop.policy, tool_choice=tool_choice), loop.endpoint
+    if answer is None:
+        return replace(loop, policy=policy)
     kind = answer_type(answer)
     if not endpoint.languages:
-        return replace(policy, answer_type=kind, answer_schema=kind.schema)
+        return replace(loop, policy=replace(policy, answer_type=kind, answer_schema=kind.schema))
     enforced, _ = enforceable(ToolSpec("finish", "", kind.schema), endpoint.languages[0])
-    return replace(policy, answer_type=kind, answer_schema=enforced.parameters)
+    policy = replace(policy, answer_type=kind, answer_schema=enforced.parameters)
+    if (grammar := loop.grammar(TurnSpec(answer_schema=policy.answer_schema))) is not None:
+        endpoint.check(grammar)
+    return replace(loop, policy=policy)
 
 
 def sample_sources(protocol: Protocol) -> tuple[Source, ...]:

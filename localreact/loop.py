@@ -9,11 +9,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from localreact import context, paging, policy
+from localreact import checks, compaction, context, guards, paging, policy
 from localreact.budgets import SHORTEST_TURN, Budgets
 from localreact.endpoints.base import Endpoint
-from localreact.errors import GrammarError, ProtocolError
-from localreact.policy import Plan, Policy
+from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ProtocolError
+from localreact.policy import Plan, Policy, Room
 from localreact.protocols import Protocol
 from localreact.protocols.base import mark_truncated, read_first
 from localreact.run import Ending, RunState
@@ -21,7 +21,9 @@ from localreact.tools import Toolbox
 from localreact.tools.execution import Call
 from localreact.tools.permission import Permission
 from localreact.trace.events import (
+    Compacted,
     Event,
+    GuardActed,
     StepStarted,
     TextDelta,
     ToolEnded,
@@ -37,15 +39,43 @@ from localreact.types import (
     Observation,
     Prompt,
     Sampling,
+    Segment,
     ToolCall,
     Turn,
     TurnGrammar,
     TurnSpec,
+    Usage,
 )
 
 T = TypeVar("T")
 Events = Generator[Event, None, T]
 """Yields events as they happen, then returns a result."""
+
+
+def concluded(
+    state: RunState, budgets: Budgets, rules: Policy, plan: Plan, turn: Finish, usage: Usage
+) -> tuple[Ending, str]:
+    """The ending that a legal finish is, and what a check says against it. Where nothing is left to better
+    the answer with, it is partial instead; that something is missing can always be said."""
+    ending = policy.ending_of(turn, plan, rules)
+    if ending.answer is None:
+        return ending, ""
+    problem = checks.unmet(rules.checks, state.outcome(state.ended(ending)))
+    if problem and not policy.is_rechecked(state, budgets, plan, usage):
+        return replace(ending, status="partial", reason=problem), ""
+    return ending, problem
+
+
+def to_the_end(running: Events[Ending]) -> Events[Ending]:
+    """What a loop comes to, errors too."""
+    try:
+        return (yield from running)
+    except ContextOverflowError as error:
+        return Ending("context_overflow", str(error))
+    except (EndpointError, GrammarError) as error:
+        return Ending("endpoint_error", str(error))
+    except KeyboardInterrupt:
+        return Ending("cancelled", "interrupted")
 
 
 @dataclass(frozen=True)
@@ -62,11 +92,13 @@ class Loop:
         while True:
             if cancel.is_set():
                 return Ending("cancelled", "stopped between two turns")
-            needed = self.endpoint.count(transcript.prompt)
-            room = policy.Room(needed, self.endpoint.n_ctx)
-            plan = policy.next_turn(state, self.budgets, self.policy, room)
+            state.late = state.late or policy.is_late(state, self.budgets)
+            yield from self._make_room(state, transcript, SHORTEST_TURN)
+            plan = policy.next_turn(state, self.budgets, self.policy, self._room(transcript))
             if isinstance(plan, Ending):
                 return plan
+            if plan.reason:
+                yield GuardActed(len(state.steps) + 1, str(plan.closing), "closed", plan.reason)
             completion = yield from self._evaluate(state, transcript, plan, cancel)
             if completion.stop in ("deadline", "cancelled"):
                 state.add(completion)
@@ -75,13 +107,16 @@ class Loop:
             if read is None:
                 continue
             turn, completion = read
-            problem = policy.objection(turn, plan, self.policy)
+            problem, guard = policy.objection(turn, plan, self.policy), "turn"
             if isinstance(turn, Finish) and not problem:
-                state.add(completion, turn)
-                return policy.ending_of(turn, plan, self.policy)
+                ending, problem = concluded(state, self.budgets, self.policy, plan, turn, completion.usage)
+                guard = "check"
+                if not problem:
+                    state.add(completion, turn, closing=plan.closing)
+                    return ending
             if state.interrupted and isinstance(turn, ToolCall) and not plan.closing:
                 problem = problem or policy.INTERRUPTED
-            yield from self._act(state, transcript, completion, turn, problem, cancel)
+            yield from self._act(state, transcript, plan, completion, turn, problem, guard, cancel)
 
     def _evaluate(
         self, state: RunState, transcript: context.Transcript, plan: Plan, cancel: threading.Event
@@ -141,12 +176,12 @@ class Loop:
             problem = error.message
         if completion.stop == "length" and not (turn and turn.extra):
             yield TurnRefused(step, "the tokens ran out inside the turn")
-            state.add(completion, problem="length")
+            state.add(completion, problem="length", closing=plan.closing)
             transcript.user(self.protocol.error("your reply was cut off; be brief"))
             return None
         if turn is None:
             yield TurnRefused(step, problem)
-            state.add(completion, problem="refused")
+            state.add(completion, problem="refused", closing=plan.closing)
             transcript.user(self.protocol.error(f"your reply was no turn: {problem}"))
             return None
         turn = mark_truncated(turn, plan.spec)
@@ -171,12 +206,15 @@ class Loop:
         self,
         state: RunState,
         transcript: context.Transcript,
+        plan: Plan,
         completion: Completion,
         turn: Turn,
         problem: str,
+        guard: str,
         cancel: threading.Event,
     ) -> Events[None]:
-        """Execute a call, at most once, and put the observation where the model reads on."""
+        """Execute a call, at most once, and put the observation where the model reads on. A `problem` is
+        an observation in its place; `guard` says which rule found it."""
         step = len(state.steps) + 1
         started = time.monotonic()
         name = turn.tool if isinstance(turn, ToolCall) else "finish"
@@ -202,14 +240,22 @@ class Loop:
                 state.add(completion, turn, observation)
                 yield ToolEnded(step, call.key, observation, time.monotonic() - started)
                 raise
+        acts = guards.acts_on(state.steps, turn, observation, self.policy.guards)
+        observation = replace(observation, note=guards.note(acts))
         transcript.model(completion.text, completion.tokens)
+        yield from self._make_room(state, transcript, 2 * SHORTEST_TURN, observation)
         cited_as = step if self.policy.cite and observation.ok else None
         shown = self._fit(transcript, observation, step, cited_as)
         observation = replace(observation, excerpt=shown.excerpt)
         transcript.user(self.protocol.observation(shown, cited_as))
         clipped = shown.content if shown.content != observation.content else None
-        state.add(completion, turn, observation, shown=clipped)
+        unmet = guard == "check"
+        state.add(completion, turn, observation, shown=clipped, closing=plan.closing, unmet=unmet)
         yield ToolEnded(step, call.key, observation, time.monotonic() - started, clipped)
+        if not observation.executed:
+            yield GuardActed(step, guard, "refused", observation.content)
+        for act in acts:
+            yield GuardActed(act.step, act.guard, act.action, act.detail)
 
     def _refusal(self, state: RunState, turn: ToolCall, call: Call, cancel: threading.Event) -> str:
         """Why a call isn't made although the turn is legal: empty where it is. May ask people, and wait."""
@@ -247,6 +293,48 @@ class Loop:
             raise failure
         return None
 
+    def _make_room(
+        self,
+        state: RunState,
+        transcript: context.Transcript,
+        wanted: int,
+        observation: Observation | None = None,
+    ) -> Events[None]:
+        """Put older steps in short until `wanted` tokens are left besides the last turn's, and for the
+        observation what it needs, or a quarter of the context."""
+        room = before = self._room(transcript)
+        wanted += room.kept_for_last_turn(self.budgets)
+        if observation is not None:
+            wanted += min(self._tokens_of(observation), room.size // 4)
+        kept: int | None = None
+        for keep in range(self.budgets.keep_steps, -1, -1):
+            told = len(state.steps) - keep
+            if state.recorded is not None:
+                left_out, told = state.recorded
+                digest = compaction.digest(state.steps, left_out, told, room.size)
+            elif room.left < wanted and told > state.digest.told:
+                digest = compaction.longer(state.digest, state.steps, told, room.size, self._count)
+            else:
+                continue
+            if told > state.digest.told:
+                state.digest = digest
+                at = transcript.compact(compaction.segments(digest), len(state.steps) - told)
+                kept = at if kept is None else min(kept, at)
+                room = self._room(transcript)
+        if kept is not None:
+            told, left_out = state.digest.told, state.digest.left_out
+            yield Compacted(len(state.steps) + 1, kept, told, left_out, before.needed, room.needed)
+
+    def _count(self, text: str) -> int:
+        return self.endpoint.count(Prompt((Segment(text),)))
+
+    def _tokens_of(self, observation: Observation, cited_as: int | None = None) -> int:
+        return self.endpoint.count(Prompt(tuple(self.protocol.observation(observation, cited_as))))
+
+    def _room(self, transcript: context.Transcript) -> Room:
+        needed, size = self.endpoint.count(transcript.prompt), self.endpoint.n_ctx
+        return Room(needed, min(size, self.budgets.max_context or size))
+
     def _fit(
         self, transcript: context.Transcript, observation: Observation, step: int, cited_as: int | None
     ) -> Observation:
@@ -256,9 +344,9 @@ class Loop:
             return replace(observation, content=content)
 
         def count(content: str) -> int:
-            return self.endpoint.count(Prompt(tuple(self.protocol.observation(shown(content), cited_as))))
+            return self._tokens_of(shown(content), cited_as)
 
-        room = policy.Room(self.endpoint.count(transcript.prompt), self.endpoint.n_ctx)
+        room = self._room(transcript)
         left = room.left - room.kept_for_last_turn(self.budgets) - 2 * SHORTEST_TURN
         more = paging.MORE not in self.toolbox
         content, excerpt = paging.fit(observation, step, left, count, more)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from localreact import context, policy
+from localreact import context, guards, policy
 from localreact.budgets import Budgets
 from localreact.context import Transcript
 from localreact.endpoints.base import Endpoint
@@ -30,13 +30,14 @@ from localreact.endpoints.chat_api import (
 from localreact.endpoints.http import StoppedError, stopped_by
 from localreact.endpoints.server import ServerEndpoint
 from localreact.errors import ProtocolError, ServerError, UsageError
-from localreact.loop import Events, Loop
+from localreact.loop import Events, Loop, concluded
 from localreact.policy import Plan, Policy
 from localreact.protocols.base import answered
 from localreact.protocols.strict_json import load_object, load_value
 from localreact.run import Ending, RunState
 from localreact.tools import Toolbox
 from localreact.trace.events import (
+    GuardActed,
     ProtocolChanged,
     StepStarted,
     ToolEnded,
@@ -124,10 +125,14 @@ class NativeLoop:
         while True:
             if cancel.is_set():
                 return Ending("cancelled", "stopped between two turns")
-            room = policy.Room(self.api.count(messages, self._tools), self.api.server.n_ctx)
+            needed, size = self.api.count(messages, self._tools), self.api.server.n_ctx
+            room = policy.Room(needed, min(size, self.budgets.max_context or size))
+            state.late = state.late or policy.is_late(state, self.budgets)
             plan = policy.next_turn(state, self.budgets, self.policy, room)
             if isinstance(plan, Ending):
                 return plan
+            if plan.reason:
+                yield GuardActed(len(state.steps) + 1, str(plan.closing), "closed", plan.reason)
             yield StepStarted(
                 step=len(state.steps) + 1,
                 prompt=tuple(Segment(json.dumps(each, ensure_ascii=False)) for each in messages[shown:]),
@@ -191,28 +196,32 @@ class NativeLoop:
         step = len(state.steps) + 1
         if reply.cut:
             yield TurnRefused(step, "the tokens ran out inside the turn")
-            state.add(completion, problem="length")
+            state.add(completion, problem="length", closing=plan.closing)
             self._say(messages, reply.calls, "your reply was cut off; be brief")
             return None
         if reply.calls:
             return (yield from self._calls(state, messages, plan, reply, completion, limits))
-        turn: Turn
         try:
             turn = self._answer(reply)
         except ProtocolError as error:
             yield TurnRefused(step, error.message)
-            state.add(completion, problem="refused")
+            state.add(completion, problem="refused", closing=plan.closing)
             if state.refused_turns > 1:
                 self._broken(f"breaks the format: {error.message}")
             self._say(messages, (), error.message)
             return None
         yield TurnRead(step, turn)
-        if not (problem := policy.objection(turn, plan, self.policy)):
-            state.add(completion, turn)
-            return policy.ending_of(turn, plan, self.policy)
+        problem, guard = policy.objection(turn, plan, self.policy), "turn"
+        if not problem:
+            ending, problem = concluded(state, self.budgets, self.policy, plan, turn, completion.usage)
+            if not problem:
+                state.add(completion, turn, closing=plan.closing)
+                return ending
+            guard = "check"
         observation = Observation("finish", problem, ok=False, executed=False)
-        state.add(completion, turn, observation)
+        state.add(completion, turn, observation, closing=plan.closing, unmet=guard == "check")
         yield ToolEnded(step, f"{state.run_id}:{step}", observation, 0.0)
+        yield GuardActed(step, guard, "refused", problem)
         if not state.has_evidence and len(state.steps) > 1:
             self._broken("ignores tools: it answers without calling any")
         self._say(messages, (), problem)
@@ -234,7 +243,7 @@ class NativeLoop:
                 turn = _turn(reply.thought if number == 0 else "", call)
             except ProtocolError as error:
                 yield TurnRefused(step, error.message)
-                state.add(share, problem="refused", same_reply=number > 0)
+                state.add(share, problem="refused", closing=plan.closing, same_reply=number > 0)
                 if state.refused_turns > 1:
                     self._broken(f"breaks the format: {error.message}")
                 messages.append(_result(call, error.message))
@@ -242,8 +251,8 @@ class NativeLoop:
             yield TurnRead(step, turn)
             problem = policy.objection(turn, plan, self.policy)
             if isinstance(turn, Finish) and not problem:
-                state.add(share, turn, same_reply=number > 0)
-                return policy.ending_of(turn, plan, self.policy)
+                state.add(share, turn, closing=plan.closing, same_reply=number > 0)
+                return policy.ending_of(turn, plan, self.policy)  # insufficient: no check is made
             if not problem and number and step >= self.budgets.max_steps:
                 problem = "not executed: the last step is kept for an answer"
             if not problem and (stopped := stopped_by(limits)):
@@ -261,9 +270,16 @@ class NativeLoop:
                     state.add(share, turn, observation, same_reply=number > 0)
                     yield ToolEnded(step, call_id, observation, time.monotonic() - started)
                     raise
-            state.add(share, turn, observation, same_reply=number > 0)
-            messages.append(_result(call, observation.content))
+            acts = guards.acts_on(state.steps, turn, observation, self.policy.guards)
+            observation = replace(observation, note=guards.note(acts))
+            state.add(share, turn, observation, closing=plan.closing, same_reply=number > 0)
+            said = f"{observation.content}\nNote: {observation.note}" * bool(observation.note)
+            messages.append(_result(call, said or observation.content))
             yield ToolEnded(step, call_id, observation, time.monotonic() - started)
+            if not observation.executed:
+                yield GuardActed(step, "turn", "refused", observation.content)
+            for act in acts:
+                yield GuardActed(act.step, act.guard, act.action, act.detail)
         return None
 
     def _answer(self, reply: Reply) -> Finish:
@@ -293,7 +309,9 @@ def run_native(
 ) -> Events[Ending]:
     """A native run; where it breaks, `changed` is said with the reason, and the other loop goes on from what
     was done. `transcript` ends with the question."""
-    question = "".join(segment.text for segment in context.question(state.question, loop.policy.answer_type))
+    question = "".join(
+        segment.text for segment in context.question(state.question, loop.policy.answer_type, state.recalled)
+    )
     try:
         return (yield from replace(native, policy=loop.policy).run(state, question, cancel))
     except BrokenNativeError as error:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from localreact import guards, paging
-from localreact.budgets import REASONING_TAGS, SHORTEST_TURN, Budgets
+from localreact.budgets import FINAL_TURNS, REASONING_TAGS, SHORTEST_TURN, Budgets
+from localreact.checks import Check
 from localreact.errors import AnswerError, UsageError
 from localreact.grammar import quotes
 from localreact.grammar.answers import AnswerType
 from localreact.grammar.exclude import without
+from localreact.guards import Guards, Judgement
 from localreact.run import Ending, RunState
-from localreact.types import Finish, JsonSchema, Status, ToolCall, ToolSpec, Turn, TurnSpec
+from localreact.types import Closing, Finish, JsonSchema, Status, ToolCall, ToolSpec, Turn, TurnSpec, Usage
 
 CHARACTERS_PER_TOKEN = 2  # a careful figure: running text has 3 to 4, numbers have 1
 
@@ -21,8 +22,8 @@ QUOTE_FRAME = 30  # characters of a cited quote beside the quote itself
 ROOM_PER_QUOTE = 150  # characters; with less, there are fewer quotes rather than shorter ones
 INTERRUPTED = "not executed: the user asked for the answer now"
 
-MAX_REFUSED = 2
-"""Texts that were no turn: the first gets another try, the second closes the tools, a third ends the run."""
+MAX_RECHECKS = 2
+"""Answers that go back to the model because a check isn't met; the next one is partial."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,9 @@ class Policy:
     """The answer's schema as the grammar holds it."""
 
     cite: bool = False
+    guards: Guards = Guards()  # noqa: RUF009  (frozen)
+    checks: tuple[Check, ...] = ()
+    """What an answer has to meet before it is accepted."""
 
     def __post_init__(self) -> None:
         names = [tool.name for tool in self.tools]
@@ -59,16 +63,15 @@ class Policy:
             raise UsageError("without tools there is nothing to cite", "Give tools, or leave citing off.")
 
 
-Closing = Status | Literal["interrupted"]
-
-
 @dataclass(frozen=True)
 class Plan:
-    """`closing` says which limit closed the tools, if one did: then the turn has to be the last."""
+    """`closing` says which limit closed the tools, if one did, and `reason` in a sentence: then the turn
+    has to be the last."""
 
     spec: TurnSpec
     max_tokens: int
     closing: Closing | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,10 +89,18 @@ class Room:
         return min(budgets.kept_for_last_turn, self.size // 4)
 
 
+def is_late(state: RunState, budgets: Budgets) -> bool:
+    """Whether less time is left than the longest turn took."""
+    if budgets.deadline_s is None or not state.steps:
+        return False
+    left = state.started + budgets.deadline_s - time.monotonic()
+    return left < max(step.timings.prompt_s + step.timings.generate_s for step in state.steps)
+
+
 def next_turn(state: RunState, budgets: Budgets, policy: Policy, room: Room) -> Plan | Ending:
     """What the next turn may be, or the ending where nothing is left to go on with."""
     left = budgets.max_tokens - state.usage.generated
-    if state.refused_turns > MAX_REFUSED:
+    if state.refused_turns >= budgets.max_protocol_errors:
         return Ending("protocol_loop", f"{state.refused_turns} replies were no turn of the protocol")
     if len(state.steps) >= budgets.max_steps:
         return Ending("max_steps", f"no answer within {budgets.max_steps} steps{_cut_off(state)}")
@@ -103,16 +114,24 @@ def next_turn(state: RunState, budgets: Budgets, policy: Policy, room: Room) -> 
             f"the prompt needs {room.needed} tokens and a turn {SHORTEST_TURN} more; "
             f"the context holds {room.size}. Ask for a larger context (--ctx), or for fewer tools.",
         )
+    if state.closing and sum(step.closing is not None for step in state.steps) >= FINAL_TURNS:
+        status: Status = "cancelled" if state.closing == "interrupted" else state.closing
+        return Ending(status, f"no answer in {FINAL_TURNS} turns after the tools were closed")
     has_tools = bool(policy.tools) and policy.tool_choice != "none"
-    closing = _closing(state, budgets, left, has_tools, room)
+    judged = guards.judge(state.steps, policy.guards)
+    closing, reason = _closing(state, budgets, left, has_tools, room, judged)
     reasoning = _reasoning(budgets, room)
     in_context = room.left - (reasoning + REASONING_TAGS if reasoning else 0)
     tokens = min(left if closing or not has_tools else left - budgets.kept_for_last_turn, in_context)
-    spec = _legal(state, policy, has_tools, closing)
-    return Plan(replace(_within(spec, tokens), reasoning=reasoning), tokens, closing)
+    if budgets.max_turn_tokens is not None:
+        tokens = min(tokens, budgets.max_turn_tokens)
+    spec = _within(_legal(state, policy, has_tools, closing, judged), tokens)
+    return Plan(replace(spec, reasoning=reasoning), tokens, closing, reason)
 
 
-def _legal(state: RunState, policy: Policy, has_tools: bool, closing: Closing | None) -> TurnSpec:
+def _legal(
+    state: RunState, policy: Policy, has_tools: bool, closing: Closing | None, judged: Judgement
+) -> TurnSpec:
     """The turn that may be next, before its strings are bounded.
 
     An answer from memory is legal only where there is no gate; that something is missing, only after
@@ -135,12 +154,12 @@ def _legal(state: RunState, policy: Policy, has_tools: bool, closing: Closing | 
         tools = tuple(tool for tool in tools if policy.tool_choice in ("required", tool.name))
     if (more := paging.spec(state)) and more.name not in [tool.name for tool in tools]:
         tools = (*tools, more)
-    excluded = guards.dead_calls(state) + guards.unknown_calls(state)
     alive = (
-        without(tool, [arguments for name, arguments in excluded if name == tool.name], spec.argument_max)
+        without(tool, [arguments for name, arguments in judged.calls if name == tool.name], spec.argument_max)
         for tool in tools
+        if tool.name not in judged.tools
     )
-    return replace(spec, tools=tuple(piece for pieces in alive for piece in pieces), excluded=excluded)
+    return replace(spec, tools=tuple(piece for pieces in alive for piece in pieces), excluded=judged.calls)
 
 
 def _cut_off(state: RunState) -> str:
@@ -172,20 +191,29 @@ def _quotes_within(spec: TurnSpec, characters: int) -> TurnSpec:
     return replace(spec, quotes_max=count, quote_max=max(quotes.QUOTE_MIN, longest))
 
 
-def _closing(state: RunState, budgets: Budgets, left: int, has_tools: bool, room: Room) -> Closing | None:
-    if state.refused_turns >= MAX_REFUSED:
-        return "protocol_loop"
+def _closing(
+    state: RunState, budgets: Budgets, left: int, has_tools: bool, room: Room, judged: Judgement
+) -> tuple[Closing | None, str]:
+    """The limit that closes the tools, if one does, and a sentence on it."""
+    if state.closing:
+        return state.closing, ""
+    if state.refused_turns and state.refused_turns >= budgets.max_protocol_errors - 1:
+        return "protocol_loop", f"{state.refused_turns} replies were no turn"
     if not has_tools:
-        return None
+        return None, ""
     if state.interrupted:
-        return "interrupted"
+        return "interrupted", "the user asked for the answer now"
     if len(state.steps) == budgets.max_steps - 1:
-        return "max_steps"
+        return "max_steps", f"the last of {budgets.max_steps} steps is for the answer"
     if left < budgets.kept_for_last_turn + SHORTEST_TURN:
-        return "token_budget"
+        return "token_budget", f"the last {left} of {budgets.max_tokens} tokens are for the answer"
+    if state.late:
+        return "deadline", f"the last of {budgets.deadline_s or 0:g} seconds are for the answer"
     if state.steps and room.left < room.kept_for_last_turn(budgets) + SHORTEST_TURN:
-        return "context_overflow"
-    return None
+        return "context_overflow", f"the last {room.left} of {room.size} tokens of context are for the answer"
+    if state.failed_calls >= budgets.max_tool_errors:
+        return "stuck", f"{state.failed_calls} calls in a row failed"
+    return ("stuck", judged.stuck) if judged.stuck else (None, "")
 
 
 def objection(turn: Turn, plan: Plan, policy: Policy) -> str:
@@ -198,7 +226,9 @@ def objection(turn: Turn, plan: Plan, policy: Policy) -> str:
             return "not executed: this very call was made before; change it, or finish"
         names = list(dict.fromkeys(tool.name for tool in plan.spec.tools))
         if turn.tool not in names:
-            return f"there is no tool {turn.tool!r}; the tools are: {', '.join(names) or 'none'}"
+            known = any(turn.tool == tool.name for tool in policy.tools)
+            problem = f"{turn.tool} can't be called now" if known else f"there is no tool {turn.tool!r}"
+            return f"{problem}; the tools are: {', '.join(names) or 'none'}"
         if turn.truncated:
             cut = f"{turn.truncated[0]} was cut at {plan.spec.argument_max} characters"
             return f"not executed: {cut}; shorten it"
@@ -225,3 +255,15 @@ def ending_of(turn: Finish, plan: Plan, policy: Policy) -> Ending:
     status: Status = "partial" if cut or plan.closing else "finished"
     cited = tuple(dict.fromkeys(turn.evidence))
     return Ending(status, cut or plan.closing or "", answer=turn.answer, value=value, evidence=cited)
+
+
+def is_rechecked(state: RunState, budgets: Budgets, plan: Plan, usage: Usage) -> bool:
+    """Whether an answer that doesn't meet a check goes back to the model; otherwise it is taken, as partial:
+    after a few times, or where nothing is left to better it with. `usage` is this turn's."""
+    left = budgets.max_tokens - state.usage.generated - usage.generated
+    return (
+        not plan.closing
+        and sum(step.unmet for step in state.steps) < MAX_RECHECKS
+        and len(state.steps) + 1 < budgets.max_steps
+        and left >= budgets.kept_for_last_turn
+    )

@@ -24,7 +24,9 @@ from localreact.tools import Call, Tool, Toolbox
 from localreact.tools.permission import Permission
 from localreact.trace.compare import difference
 from localreact.trace.events import (
+    Compacted,
     Event,
+    GuardActed,
     RunEnded,
     RunStarted,
     StepStarted,
@@ -42,6 +44,9 @@ UNKNOWN = (
     "it was not repeated"
 )
 
+
+DERIVED = TextDelta | GuardActed
+"""Events that say nothing which the others don't."""
 
 OUTSIDE = ("deadline", "cancelled", "endpoint_error")
 """Endings that come from outside a run, and don't come again when it is replayed."""
@@ -64,7 +69,7 @@ class Recording:
         self._pending = deque(
             event if same_model else retokenized(event)
             for event in events
-            if not isinstance(event, RunStarted | TextDelta)
+            if not isinstance(event, RunStarted | DERIVED)
         )
         self._completions = _completions(self._pending)
         self._observations = _observations(self._pending)
@@ -82,7 +87,9 @@ class Recording:
         before it is asked for."""
         while self._pending:
             state.interrupted = _was_interrupted(self._pending[0])
-            now = next(event for event in events if not isinstance(event, TextDelta))
+            state.late = state.late or _was_late(self._pending[0])
+            state.recorded = _digest_of(self._pending[0])
+            now = next(event for event in events if not isinstance(event, DERIVED))
             yield self._pending.popleft(), now
 
     def follow(self, events: Iterator[Event], state: RunState) -> Iterator[Event]:
@@ -106,6 +113,7 @@ class Recording:
         state.usage += self._lost_usage
         state.timings += self._lost_timings
         state.interrupted = False
+        state.recorded = None
 
 
 def _completions(events: Iterable[Event]) -> dict[int, Completion]:
@@ -146,6 +154,31 @@ def _was_interrupted(coming: Event) -> bool:
         case ToolEnded(observation=observation):
             return observation.content == policy.INTERRUPTED
     return False
+
+
+def _was_late(coming: Event) -> bool:
+    return isinstance(coming, StepStarted) and coming.closing == "deadline"
+
+
+def _digest_of(coming: Event) -> tuple[int, int]:
+    return (coming.left_out, coming.told) if isinstance(coming, Compacted) else (0, 0)
+
+
+def settings(loop: Loop) -> dict[str, Any]:
+    """What holds for a run, by the names of the agent's options where it has them; for `RunStarted`."""
+    rules = loop.policy
+    return {
+        **asdict(loop.budgets),
+        **asdict(loop.sampling),
+        "evidence_gate": rules.evidence_gate,
+        "tool_timeout": loop.toolbox.timeout,
+        "max_cost": loop.permission.max_cost,
+        "tool_choice": rules.tool_choice,
+        "answer_schema": rules.answer_schema,
+        "cite": rules.cite,
+        "guards": asdict(rules.guards),
+        "checks": [getattr(each, "__name__", str(each)) for each in rules.checks],
+    }
 
 
 def setup(loop: Loop, spelling: Mapping[str, Any], examples: int) -> dict[str, Any]:

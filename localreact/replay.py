@@ -6,18 +6,20 @@ import bisect
 import inspect
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeGuard, get_args
 
 from pydantic import TypeAdapter
 
 from localreact.agent import Agent
+from localreact.checks import Check
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.cards import GENERIC
 from localreact.endpoints.chat import TRANSCRIPT, ChatFormat
 from localreact.errors import EndpointError, UsageError
+from localreact.guards import Guards
 from localreact.tools import Tool
 from localreact.trace.compare import difference
-from localreact.trace.events import RunStarted, StepStarted, TurnCompleted
+from localreact.trace.events import Event, GuardActed, RunStarted, StepStarted, TurnCompleted
 from localreact.trace.reading import Trace
 from localreact.types import (
     Completion,
@@ -26,6 +28,7 @@ from localreact.types import (
     Reasoning,
     Sampling,
     Span,
+    Status,
     ToolSpec,
     TurnGrammar,
 )
@@ -64,6 +67,9 @@ def replay(
         tools = [Tool(spec, _not_called) for spec in _specs(began)]
     exact = bool(began.setup) or endpoint is not None
     settings = {**began.settings, **began.setup}
+    settings["checks"] = [_verdicts(trace)] if settings.get("checks") else []
+    if "guards" in settings:
+        settings["guards"] = TypeAdapter(Guards).validate_python(settings["guards"])
     taken = inspect.signature(Agent.__init__).parameters.keys() - {"tools", "protocol", "n_ctx"}
     name, _, _ = began.protocol.removeprefix("react-").partition("/")
     with Agent(
@@ -90,6 +96,18 @@ def _specs(began: RunStarted) -> Iterable[ToolSpec]:
             )
         return ()
     return TypeAdapter(tuple[ToolSpec, ...]).validate_python(began.setup["tools"])
+
+
+def _verdicts(trace: Trace) -> Check:
+    """What the checks said then, in the place of the checks."""
+    said = {event.step: event.detail for event in trace.events if _is_refusal(event)}
+    if (ended := trace.ended) and ended.status == "partial" and ended.reason not in get_args(Status):
+        said[ended.steps] = ended.reason
+    return lambda run: said.get(len(run.steps) + 1)
+
+
+def _is_refusal(event: Event) -> TypeGuard[GuardActed]:
+    return isinstance(event, GuardActed) and event.guard == "check"
 
 
 def _not_called(**arguments: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from localreact.errors import UsageError
 from localreact.grammar import quotes
 from localreact.trace.events import Event, RunEnded
-from localreact.types import Completion, Evidence, Observation, Source, Status, Timings, Turn, Usage
+from localreact.types import Closing, Completion, Evidence, Observation, Source, Status, Timings, Turn, Usage
 
 Problem = Literal["refused", "length"]
 
@@ -31,6 +31,11 @@ class Step:
     problem: Problem | None = None
     shown: str | None = None
     reasoning: str = ""
+    closing: Closing | None = None
+    """The limit that had closed the tools before this turn, if one had."""
+
+    unmet: bool = False
+    """This answer went back to the model because it didn't meet a check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,18 @@ class Run:
     round_trips: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What the prompt says of older steps where it doesn't hold them whole any more: those up to `told`
+    are in short, a line each, those up to `left_out` not even that. `shown` is what of their results
+    still stands there, by step: only that can be cited."""
+
+    left_out: int = 0
+    told: int = 0
+    lines: tuple[str, ...] = ()
+    shown: Mapping[int, str] = field(default_factory=dict)
+
+
 @dataclass
 class RunState:
     """Grows while the loop runs; the policy reads it."""
@@ -75,11 +92,21 @@ class RunState:
     usage: Usage = field(default_factory=Usage)
     timings: Timings = field(default_factory=Timings)
     value: Any = None
+    recalled: tuple[str, ...] = ()
+    """Lines of earlier runs that stand before the question."""
+
     interrupted: bool = False
     """Somebody asked the run to finish: no more calls, an answer from what there is."""
     round_trips: int = 0
     forgiven: int = 0
     """Refused texts of a protocol that the run has left."""
+
+    late: bool = False
+    """What is left of the deadline is for the answer."""
+
+    digest: Digest = field(default_factory=Digest)
+    recorded: tuple[int, int] | None = None
+    """Where a run is gone through once more: how far its digest went then (left out, told)."""
 
     @property
     def observations(self) -> list[Observation]:
@@ -92,19 +119,33 @@ class RunState:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """What an answer can cite: the results of calls that succeeded, as the model was shown them."""
+        """What an answer can cite: the results of calls that succeeded, as the model is shown them now."""
         found = []
         for step in self.steps:
             if (seen := step.observation) is not None and seen.ok:
                 view = None if seen.excerpt is None else seen.excerpt.view
                 shown = seen.content if step.shown is None else step.shown
-                found.append(quotes.source(step.number, seen.content if view is None else view, shown))
+                content = seen.content if view is None else view
+                if step.number <= self.digest.told:
+                    shown = self.digest.shown.get(step.number, "")
+                found.append(quotes.source(step.number, content, shown))
         return tuple(each for each in found if each is not None)
 
     @property
     def refused_turns(self) -> int:
         """Texts that were no turn, of the protocol that the run is in."""
         return sum(step.problem == "refused" for step in self.steps) - self.forgiven
+
+    @property
+    def failed_calls(self) -> int:
+        """Calls in a row, up to now, that failed."""
+        made = [each for each in self.observations if each.executed]
+        return next((n for n, each in enumerate(reversed(made)) if each.ok), len(made))
+
+    @property
+    def closing(self) -> Closing | None:
+        """The limit that closed the tools; once closed, they stay so."""
+        return next((step.closing for step in self.steps if step.closing), None)
 
     def add(
         self,
@@ -113,6 +154,8 @@ class RunState:
         observation: Observation | None = None,
         problem: Problem | None = None,
         shown: str | None = None,
+        closing: Closing | None = None,
+        unmet: bool = False,
         same_reply: bool = False,
     ) -> None:
         """`same_reply`: one reply of the model may hold several calls, each a step."""
@@ -120,7 +163,18 @@ class RunState:
         number = len(self.steps) + 1
         usage, timings = completion.usage, completion.timings
         self.steps.append(
-            Step(number, turn, observation, usage, timings, problem, shown, completion.reasoning)
+            Step(
+                number,
+                turn,
+                observation,
+                usage,
+                timings,
+                problem,
+                shown,
+                completion.reasoning,
+                closing,
+                unmet,
+            )
         )
         self.usage += completion.usage
         self.timings += completion.timings

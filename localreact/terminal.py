@@ -15,7 +15,9 @@ from rich.status import Status
 from localreact.endpoints.base import IN_PROCESS
 from localreact.run import Run
 from localreact.trace.events import (
+    Compacted,
     Event,
+    GuardActed,
     ProtocolChanged,
     RunEnded,
     RunStarted,
@@ -33,7 +35,9 @@ STYLES = {
     "action": "yellow",
     "observation": "green",
     "missing": "magenta",
+    "guard": "magenta",
 }
+LABELS = {"noted": "", "excluded": "no more calls of ", "closed": "the tools are closed: "}
 SHOWN_OBSERVATION = 1000  # characters; the trace has it all
 
 # What a terminal would obey: escape sequences in tool output or in an answer must not move cursors.
@@ -55,18 +59,20 @@ class TerminalView:
         self._waiting: Status | None = None
         self._answer_written = False
         self._stream_answers = False
+        self._checked = False  # a check may turn an answer down
         self._level = ""
 
     def show(self, event: Event) -> None:
         match event:
-            case RunStarted(enforced=enforced, level=level):
-                self._stream_answers = bool(enforced)
+            case RunStarted(enforced=enforced, level=level, settings=settings):
+                self._checked = bool(settings.get("checks"))
+                self._stream_answers = bool(enforced) and not self._checked
                 self._level = level
             case StepStarted():
                 self._wait()
             case TextDelta(field="answer", text=text):
                 self._begin("answer", "")
-                if self._stream_answers:  # elsewhere an answer may still be refused
+                if self._stream_answers:  # otherwise it may still be refused
                     self._write_answer(text)
             case TextDelta(field="tool", text=text):
                 self._begin("action", "Action: ")
@@ -94,10 +100,17 @@ class TerminalView:
                 cut = " …" if len(text) > SHOWN_OBSERVATION else ""
                 self._print(text[:SHOWN_OBSERVATION] + cut, "observation")
             case ProtocolChanged(protocol=protocol, enforced=enforced, level=level, reason=reason):
-                self._stream_answers = bool(enforced)
+                self._stream_answers = bool(enforced) and not self._checked
                 self._level = level
                 self._begin("", "")
                 self._print(f"On with {protocol}: the server {reason}\n", "observation")
+            case GuardActed(guard=guard, action=action, detail=detail):
+                self._begin("", "")  # what was refused has been shown as the observation
+                if action != "refused":
+                    self._print(f"Guard ({guard}): {LABELS[action]}{detail}\n", "guard")
+            case Compacted(told=told, before=before, after=after):
+                self._begin("", "")
+                self._print(f"Context: steps 1 to {told} in short, {before} tokens now {after}\n", "guard")
             case RunEnded():
                 self._begin("", "")
                 if event.answer is not None and not self._answer_written:

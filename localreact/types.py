@@ -31,6 +31,9 @@ Status = Literal[
 ]
 """How a run ended. `finished` is an answer that no limit forced."""
 
+Closing = Status | Literal["interrupted"]
+"""What closed the tools of a run: a limit, or somebody who asked for the answer."""
+
 
 # --- prompts -----------------------------------------------------------------------------------
 
@@ -217,7 +220,8 @@ class Observation:
     """What the runtime says after a tool call. `ok` is false when the call failed or wasn't made.
 
     `content` is the whole result, `excerpt` what of it the model is shown (None: all of it). `unknown`
-    says that the call may have taken effect or not: nobody knows.
+    says that the call may have taken effect or not: nobody knows. `note` is the runtime's own word beside
+    what the tool said.
     """
 
     tool: str
@@ -226,6 +230,7 @@ class Observation:
     executed: bool = True
     unknown: bool = False
     excerpt: Excerpt | None = None
+    note: str = ""
 
 
 # --- completing text ---------------------------------------------------------------------------

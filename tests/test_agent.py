@@ -354,8 +354,9 @@ def test_a_full_context_closes_the_tools_and_asks_for_the_answer() -> None:
         """Read on."""
         return "word " * 4000
 
-    endpoint = ScriptedEndpoint([WRITE(ToolCall("I read on now.", "read", {}))] * 3 + [finish()], n_ctx=700)
-    steps = [e for e in Agent(endpoint, [read], max_steps=50).stream("x") if isinstance(e, StepStarted)]
+    endpoint = ScriptedEndpoint([WRITE(ToolCall("I read on now.", "read", {})), finish()], n_ctx=700)
+    running = Agent(endpoint, [read], max_steps=50, examples=0).stream("A long question. " * 100)
+    steps = [event for event in running if isinstance(event, StepStarted)]
     assert steps[-1].closing == "context_overflow"
     assert steps[-1].answer
 

@@ -90,6 +90,9 @@ def test_a_run_that_ends_otherwise_exits_with_1() -> None:
         (["run", "x", "--trace", "/"], "is a folder"),
         (["run", "x", "--max-steps", "0"], "max_steps must be at least 1"),
         (["run", "x", "--temp", "-1"], "temperature must be 0 (greedy)"),
+        (["run", "x", "--max-turn-tokens", "3"], "max_turn_tokens must be at least"),
+        (["run", "x", "--check", "nice"], "there is no check 'nice'"),
+        (["run", "x", "--check", "matches:("], "can't be checked with"),
         (["run", "x", "--colour"], "No such option"),
         (["run", "x", "--max-steps", "many"], "--max-steps"),
         (["run", ""], "the question is empty"),
@@ -264,6 +267,13 @@ def test_an_answer_cites_what_a_tool_said() -> None:
     refused = localreact("run", question, "--cite", "--protocol", "bracket")
     assert refused.returncode == 2
     assert "has no place for citations" in refused.stderr
+
+
+def test_an_answer_that_a_check_turned_down_is_not_on_stdout_twice() -> None:
+    done = localreact("run", "What is 3*45+2*12?", "--check", "matches:[a-z]+", "--check", "grounded")
+    assert (done.returncode, done.stdout) == (1, "159\n")
+    assert "the answer has to match [a-z]+" in done.stderr
+    assert "partial" in done.stderr
 
 
 def test_help_and_version() -> None:

@@ -21,7 +21,7 @@ LAYERS = [
     ["recorded", "observers"],
     ["native", "fitting"],
     ["loop", "asyncs"],
-    ["policy", "guards", "budgets", "context", "examples", "paging"],
+    ["policy", "guards", "budgets", "checks", "compaction", "archive", "context", "examples", "paging"],
     ["run"],
     ["tools"],
     ["endpoints"],
@@ -29,7 +29,7 @@ LAYERS = [
     ["protocols"],
     ["grammar"],
     ["trace"],
-    ["types", "errors", "resources", "_version"],
+    ["types", "errors", "resources", "words", "_version"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

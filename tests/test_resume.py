@@ -326,3 +326,38 @@ def test_traces_of_older_versions_can_be_resumed(tmp_path: Path, stock: Tool) ->
 def test_one_trace_has_one_writer(tmp_path: Path) -> None:
     with TraceWriter(tmp_path / "run.jsonl"), pytest.raises(TraceError, match="still goes on"):
         TraceWriter(tmp_path / "run.jsonl")
+
+
+def test_a_run_whose_context_was_full_goes_on_from_the_same_prompt(tmp_path: Path) -> None:
+    """With what was recalled for it then, though the archive has more by now."""
+
+    def reader() -> Tool:
+        pages = (f"Entry {n}: on day {n * 37} the ship lay {n * 11} miles off Cape {n}." for n in range(99))
+
+        @tool
+        def read(page: str) -> str:
+            """Read on in the book."""
+            return next(pages)
+
+        return read
+
+    turns = [WRITE(ToolCall("I read on now.", "read", {"page": str(n)})) for n in range(20)]
+    options: dict[str, Any] = {"examples": 0, "max_steps": 30, "archive": tmp_path / "archive.db"}
+    question = "What does the book say of the ship?"
+    Agent(ScriptedEndpoint([turns[0], FINISH]), [reader()], **options).run(question)
+    whole = ScriptedEndpoint([*turns, FINISH], n_ctx=1000)
+    path = tmp_path / "run.jsonl"
+    running = Agent(whole, [reader()], trace=path, **options).stream(question)
+    assert list(running)
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if '"StepStarted"' in line and '"step": 15' in line)
+    assert any('"Compacted"' in line for line in lines[:at])
+    path.write_text("".join(lines[: at + 1]), "utf-8")
+    rest = ScriptedEndpoint([*turns[14:], FINISH], n_ctx=1000)
+    tools = reader()
+    for _ in range(14):
+        tools(page="x")
+    run = Agent(rest, [tools], **options).resume(path)
+    assert (run.status, len(run.steps)) == ("finished", 21)
+    assert "From earlier runs" in rest.prompts[0].text
+    assert rest.prompts == whole.prompts[14:]

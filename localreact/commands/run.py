@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from localreact.agent import Agent
+from localreact.checks import named
 from localreact.commands import asking
 from localreact.commands.files import read_json
 from localreact.endpoints.address import KINDS
@@ -99,6 +100,20 @@ def run(
     approve: Annotated[
         bool, typer.Option("--approve", help="Ask before each call of a tool that changes something.")
     ] = False,
+    max_turn_tokens: Annotated[int | None, typer.Option(help="Tokens of one turn at most.")] = None,
+    max_context: Annotated[
+        int | None, typer.Option(help="Tokens of a prompt with its turn at most, below the context's.")
+    ] = None,
+    archive: Annotated[
+        Path | None, typer.Option(help="File to keep what runs find out in, and to recall it from.")
+    ] = None,
+    check: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What an answer has to meet: grounded, evidence, called:TOOL, file:PATH, matches:REGEX. "
+            "May be repeated."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers (with --temp).")] = 0,
     temp: Annotated[float, typer.Option(help="Temperature; 0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Choose among the K likeliest tokens only; 0: all.")] = 0,
@@ -194,6 +209,10 @@ def run(
                 max_tokens=max_tokens,
                 reasoning_tokens=reasoning_tokens,
                 deadline=deadline,
+                max_turn_tokens=max_turn_tokens,
+                max_context=max_context,
+                archive=archive,
+                checks=[named(each) for each in check or ()],
                 sampling=Sampling(temp, top_k, top_p, min_p, seed, repeat_penalty),
                 tool_timeout=tool_timeout,
                 approval=asking.approval if approve else None,

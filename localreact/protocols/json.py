@@ -102,14 +102,18 @@ class JsonProtocol:
 
     def observation(self, observation: Observation, step: int | None = None) -> list[Segment]:
         kind: dict[str, Any] = {"type": "tool_result"} | ({} if step is None else {"step": step})
-        return self._said_by_runtime(kind, "result" if observation.ok else "error", observation.content)
+        key = "result" if observation.ok else "error"
+        return self._said_by_runtime(kind, key, observation.content, observation.note)
 
     def error(self, message: str) -> list[Segment]:
         return self._said_by_runtime({"type": "protocol_error"}, "error", message)
 
-    def _said_by_runtime(self, kind: Mapping[str, Any], key: str, content: str) -> list[Segment]:
+    def _said_by_runtime(
+        self, kind: Mapping[str, Any], key: str, content: str, note: str = ""
+    ) -> list[Segment]:
         head = self._dumps({**kind, key: ""})[:-3]
-        return [Segment(head, True), Segment(self._dumps(content)), Segment("}", True)]
+        tail = self._dumps({key: "", "note": note}).partition('""')[2] if note else "}"
+        return [Segment(head, True), Segment(self._dumps(content)), Segment(tail, True)]
 
     # --- what the model may say
 

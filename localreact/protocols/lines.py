@@ -84,7 +84,8 @@ class LineProtocol(ABC):
         text = observation.content if observation.ok else f"error: {observation.content}"
         # Continued lines are set in: no line of a tool's text begins like a part of the transcript.
         head = "Observation: " if step is None else f"Observation: [step {step}] "
-        return [Segment(head, True), Segment("\n  ".join(text.splitlines()))]
+        said = [Segment(head, True), Segment("\n  ".join(text.splitlines()))]
+        return [*said, Segment(f"\nNote: {one_line(observation.note)}", True)] if observation.note else said
 
     def error(self, message: str) -> list[Segment]:
         return [Segment("Protocol error: ", True), Segment(one_line(message))]

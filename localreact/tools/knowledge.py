@@ -12,19 +12,14 @@ from pathlib import Path
 from localreact.errors import UsageError
 from localreact.tools.decorator import Tool, tool
 from localreact.types import ToolExample
+from localreact.words import match_any, words
 
 SUFFIXES = (".md", ".markdown", ".txt", ".rst")
 PASSAGE = 500  # characters that a search hit shows at most
 PAGE = 3000  # characters that a lookup shows at most
 HITS = 1  # a small model answers from the wrong one of two (benchmarks/LOG.md)
 
-_CJK = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
-_WORDS = re.compile(rf"[{_CJK}]+|[^\W{_CJK}]+")
 _ENDS = re.compile(r"\n\s*\n|[.!?]\s|[。！？]")
-_CJK_RUN = re.compile(rf"[{_CJK}]+")
-_SAYS_LITTLE = """a an and are as at be by did do does for from had has have how in is it its of on or
-that the their this to was were what when where which who whom whose why with"""
-_STOPWORDS = frozenset(_SAYS_LITTLE.split())
 
 EXAMPLE_FOLDER = Path(__file__).parent / "example_kb"
 
@@ -88,12 +83,9 @@ class KnowledgeBase:
 
     def search(self, query: str, hits: int = HITS) -> list[tuple[str, str]]:
         """The best passages as (title, text), the best first; words in the title count more."""
-        words = _query_words(query)
-        if not words:
+        match = match_any(query)
+        if not match:
             return []
-        match = " OR ".join(
-            f'"{word}"' + ("*" if len(word) == 1 and _CJK_RUN.match(word) else "") for word in words
-        )
         with self._lock:
             return self._database.execute(
                 "SELECT passage.title, passage.body FROM words JOIN passage ON passage.id = words.rowid "
@@ -179,28 +171,5 @@ def _passages(body: str) -> Iterator[str]:
     yield " ".join(text[start:].split())
 
 
-def _words(text: str) -> list[str]:
-    """Lower-case words; runs of CJK characters as overlapping pairs, each run's last alone too."""
-    words = []
-    for word in _WORDS.findall(text.casefold()):
-        if _CJK_RUN.match(word):
-            words += [word[i : i + 2] for i in range(len(word))]
-        else:
-            words.append(word)
-    return words
-
-
-def _query_words(query: str) -> list[str]:
-    """Words to look for: pairs of CJK characters (one alone only where the query is no longer),
-    and no stop words unless there is nothing else."""
-    words = [
-        word
-        for run in _WORDS.findall(query.casefold())
-        for word in (_words(run)[:-1] if len(run) > 1 and _CJK_RUN.match(run) else [run])
-    ]
-    telling = [word for word in words if word not in _STOPWORDS]
-    return list(dict.fromkeys(telling or words))
-
-
 def _indexed(text: str) -> str:
-    return " ".join(_words(text))
+    return " ".join(words(text))

@@ -16,7 +16,7 @@ class RunStarted:
     `enforced` is the grammar language that holds every turn, or empty: turns are only checked; `level` says
     the same in words, and who enforces it. `setup` is what the agent was made of (tools, delimiters, …),
     enough to replay the run without it. `resumed` is how many steps the sittings before had made, None in
-    the first one.
+    the first one. `recalled` are lines of earlier runs that stand before the question.
     """
 
     run_id: str
@@ -32,6 +32,7 @@ class RunStarted:
     setup: Mapping[str, Any] = field(default_factory=dict)
     resumed: int | None = None
     level: str = ""
+    recalled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,32 @@ class ProtocolChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardActed:
+    """The runtime stepped in. `guard` says which rule did (`repeat`, `rephrase`, `cycle`, `check`, `turn` for
+    a turn that isn't legal now, or the limit that closed the tools), `action` what it did, after the
+    turn `step` (before it, where the tools were `closed`)."""
+
+    step: int
+    guard: str
+    action: Literal["noted", "excluded", "refused", "closed"]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """Older steps were put in short. Of the segments of the prompt so far the first `kept` stay; the
+    next step's prompt goes on from there. Steps up to `told` are in short, those up to `left_out` not
+    even that. `before` and `after` are the prompt's tokens."""
+
+    step: int
+    kept: int
+    told: int
+    left_out: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     status: Status
     answer: str | None
@@ -143,5 +170,7 @@ Event = (
     | ToolStarted
     | ToolEnded
     | ProtocolChanged
+    | GuardActed
+    | Compacted
     | RunEnded
 )

@@ -44,6 +44,7 @@ def test_a_trace_holds_the_whole_run(tmp_path: Path, stock: Tool) -> None:
         "executed": True,
         "unknown": False,
         "excerpt": None,
+        "note": "",
     }
     assert records[4]["call_id"] == records[5]["call_id"] == f"{run.run_id}:1"
     assert records[-1]["status"] == "finished"

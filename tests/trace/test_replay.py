@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from localreact import Agent, ScriptedEndpoint, Tool, tool
+from localreact import Agent, Run, ScriptedEndpoint, Tool, policy, tool
+from localreact.checks import Check
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.errors import EndpointError, UsageError
+from localreact.guards import Guards
 from localreact.protocols import JsonProtocol
 from localreact.replay import replay
 from localreact.tools.builtin import load_tools
-from localreact.trace.events import TurnCompleted
+from localreact.trace.events import Compacted, TurnCompleted
 from localreact.trace.html import page
 from localreact.trace.jsonl import read_trace
 from localreact.trace.reading import Trace, load
@@ -148,3 +150,59 @@ def test_a_run_that_was_resumed_replays_as_one(tmp_path: Path, stock: Tool) -> N
     trace = load(tmp_path / "run.jsonl")
     assert replay(trace).difference == ""
     assert [record["event"] for record in read_trace(trace.path)].count("RunStarted") == 2
+
+
+def brief(run: Run) -> str:
+    return "answer in digits" if not str(run.answer).isdigit() else ""
+
+
+def broken(run: Run) -> str:
+    return "never good"
+
+
+@pytest.mark.parametrize("check", [brief, broken])
+def test_checks_that_were_made_then_are_replayed_without_them(
+    tmp_path: Path, stock: Tool, check: Check
+) -> None:
+    vague = FINISH.replace('"3"', '"three"')
+    trace = recorded(tmp_path, [stock], CALL, vague, vague, FINISH, checks=[check])
+    assert trace.ended is not None
+    assert trace.ended.status == ("finished" if check is brief else "partial")
+    assert replay(trace).difference == ""
+
+
+def test_a_run_that_guards_stopped_replays_with_its_own_thresholds(tmp_path: Path, stock: Tool) -> None:
+    guards = Guards(repeats=3, stuck=2, exempt=("other",))
+    trace = recorded(tmp_path, [stock], *[CALL] * 6, guards=guards, max_steps=20)
+    assert trace.ended is not None
+    assert trace.ended.status == "stuck"
+    assert replay(trace).difference == ""
+
+
+def test_a_run_that_was_short_of_time_replays_as_it_was(
+    tmp_path: Path, stock: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(policy, "is_late", lambda state, budgets: len(state.steps) == 1)
+        trace = recorded(tmp_path, [stock], CALL, FINISH, deadline=100.0)
+    assert trace.ended is not None
+    assert (trace.ended.status, trace.ended.reason) == ("partial", "deadline")
+    assert replay(trace).difference == ""
+
+
+def test_a_run_with_a_full_context_replays(tmp_path: Path, stock: Tool) -> None:
+    pages = (f"Entry {n}: on day {n * 37} the ship lay {n * 11} miles off Cape {n}." for n in range(99))
+
+    @tool
+    def read(page: str) -> str:
+        """Read on in the book."""
+        return next(pages)
+
+    replies = [WRITE(ToolCall("I read on now.", "read", {"page": str(n)})) for n in range(20)]
+    path = tmp_path / "run.jsonl"
+    endpoint = ScriptedEndpoint([*replies, FINISH], n_ctx=1000)
+    run = Agent(endpoint, [read], trace=path, examples=0, max_steps=30).run("What is there?")
+    assert run.status == "finished"
+    assert any(isinstance(event, Compacted) for event in load(path).events)
+    assert replay(load(path), endpoint=ScriptedEndpoint([], n_ctx=1000)).difference == ""
+    assert replay(load(path)).difference == ""
