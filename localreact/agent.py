@@ -39,7 +39,7 @@ from localreact.tools.toolbox import TIMEOUT
 from localreact.trace.events import Event, ProtocolChanged, RunStarted
 from localreact.trace.jsonl import path_for
 from localreact.trace.reading import Trace, load
-from localreact.types import Sampling, ToolSpec, TurnSpec
+from localreact.types import Sampling, TurnSpec
 
 
 class Agent:
@@ -373,11 +373,6 @@ class Agent:
         )
 
     # --- small parts
-
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        """The tools as the grammar holds them."""
-        return self._loop.policy.tools
 
     @property
     def protocol_version(self) -> str:

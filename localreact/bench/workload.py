@@ -8,6 +8,7 @@ from typing import Literal
 
 from localreact.agent import Agent
 from localreact.endpoints.llama import LlamaEndpoint
+from localreact.grammar.schema import all_enforceable
 from localreact.protocols import Protocol
 from localreact.tools.builtin import load_tools
 from localreact.trace.events import StepStarted
@@ -73,7 +74,8 @@ def cases(endpoint: LlamaEndpoint, kind: Kind, questions: int) -> tuple[Protocol
 
 
 def _turns(agent: Agent, endpoint: LlamaEndpoint, name: str, question: str) -> list[Case]:
-    tools = {tool.name: tool for tool in agent.specs}
+    specs, _ = all_enforceable(agent.toolbox.specs, endpoint.languages)
+    tools = {tool.name: tool for tool in specs}
     said: tuple[Segment, ...] = ()
     found = []
     for event in agent.stream(question):
