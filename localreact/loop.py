@@ -271,6 +271,8 @@ class Loop:
         problem = self.permission.refusal(call, self.toolbox[turn.tool], spent)
         if cancel.is_set():  # while somebody was asked
             return "not executed: the run was cancelled"
+        if not problem and (deadline := self._deadline(state)) and time.monotonic() >= deadline:
+            return "not executed: the time is up"
         return policy.INTERRUPTED if state.interrupted else problem
 
     def _deadline(self, state: RunState) -> float | None:

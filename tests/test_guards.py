@@ -15,7 +15,7 @@ from localreact.guards import Guards, Judgement, judge
 from localreact.protocols import JsonProtocol, TextProtocol
 from localreact.run import Step
 from localreact.tools.knowledge import EXAMPLE_FOLDER, KnowledgeBase
-from localreact.trace.events import GuardActed, StepStarted
+from localreact.trace.events import GuardActed, StepStarted, ToolStarted
 from localreact.types import Finish, Observation, Sampling, Timings, ToolCall, Usage
 
 WRITE = JsonProtocol().write
@@ -293,6 +293,17 @@ def test_failed_calls_in_a_row_close_the_tools() -> None:
     assert (run.status, run.reason) == ("insufficient", "stuck")
     assert [step.closing for step in begun] == [""] * 6 + ["stuck"]
     assert [each.detail for each in acted if each.action == "closed"] == ["4 calls in a row failed"]
+
+
+def test_a_call_is_not_begun_when_the_time_is_up(search: Tool) -> None:
+    running = Agent(ScriptedEndpoint([*asks("Tessel"), finish()]), [search], deadline=100).stream("x")
+    for event in running:
+        if isinstance(event, StepStarted):
+            running._state.started -= 100
+        assert not isinstance(event, ToolStarted)
+    assert running.outcome.status == "deadline"
+    assert running.outcome.steps[0].observation is not None
+    assert running.outcome.steps[0].observation.content == "not executed: the time is up"
 
 
 def test_under_a_grammar_a_circle_cannot_go_on(tiny: LlamaEndpoint) -> None:
