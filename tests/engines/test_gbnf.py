@@ -137,7 +137,8 @@ def test_only_utf8_gets_into_a_string(engine: GbnfEngine, vocab: Vocab, data: by
         if byte == ord('"'):
             assert legal == (utf8_rest(good) == b"")
             break
-        goes_on = utf8_rest(good + bytes((byte,))) is not None
+        half_a_surrogate = good.endswith(b"\xed") and byte >= 0xA0  # Python waits for a third byte
+        goes_on = utf8_rest(good + bytes((byte,))) is not None and not half_a_surrogate
         assert legal == (goes_on and byte != ord("\\") and 32 <= byte != 127)
         if not legal:
             break
