@@ -183,6 +183,14 @@ class NativeLoop:
             remember(self.api, why)
             raise BrokenNativeError(why)
 
+    def _refuse(
+        self, state: RunState, plan: Plan, completion: Completion, message: str, same_reply: bool = False
+    ) -> Events[None]:
+        yield TurnRefused(len(state.steps) + 1, message)
+        state.add(completion, problem="refused", closing=plan.closing, same_reply=same_reply)
+        if state.refused_turns > 1:
+            self._broken(f"breaks the format: {message}")
+
     def _read(
         self,
         state: RunState,
@@ -204,10 +212,7 @@ class NativeLoop:
         try:
             turn = self._answer(reply)
         except ProtocolError as error:
-            yield TurnRefused(step, error.message)
-            state.add(completion, problem="refused", closing=plan.closing)
-            if state.refused_turns > 1:
-                self._broken(f"breaks the format: {error.message}")
+            yield from self._refuse(state, plan, completion, error.message)
             self._say(messages, (), error.message)
             return None
         yield TurnRead(step, turn)
@@ -242,10 +247,7 @@ class NativeLoop:
             try:
                 turn = _turn(reply.thought if number == 0 else "", call)
             except ProtocolError as error:
-                yield TurnRefused(step, error.message)
-                state.add(share, problem="refused", closing=plan.closing, same_reply=number > 0)
-                if state.refused_turns > 1:
-                    self._broken(f"breaks the format: {error.message}")
+                yield from self._refuse(state, plan, share, error.message, same_reply=number > 0)
                 messages.append(_result(call, error.message))
                 continue
             yield TurnRead(step, turn)

@@ -55,7 +55,6 @@ class Desk:
 
     context: Context
     protocol: TurnProtocol
-    prompt_s: float = 0.0
     _state: memoryview = field(default_factory=lambda: memoryview(b""))
     _ids: tuple[int, ...] = ()
 

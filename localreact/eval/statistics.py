@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from statistics import median as median
 from typing import Any
 
 Z95 = 1.959963984540054
@@ -65,9 +66,3 @@ def paired(first: Mapping[str, bool], second: Mapping[str, bool]) -> dict[str, A
         "difference_low": round(low, 4),
         "difference_high": round(high, 4),
     }
-
-
-def median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
