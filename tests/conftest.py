@@ -46,6 +46,16 @@ def tiny(tiny_gguf: Path) -> Iterator[LlamaEndpoint]:
 
 
 @pytest.fixture(scope="session")
+def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaEndpoint]:
+    path = tmp_path_factory.mktemp("tiny") / "sentencepiece.gguf"
+    endpoint = LlamaEndpoint(
+        write_tiny_gguf(path, chat_template=CHATML, tokenizer="sentencepiece"), n_threads=1
+    )
+    yield endpoint
+    endpoint.close()
+
+
+@pytest.fixture(scope="session")
 def smollm2() -> Iterator[LlamaEndpoint]:
     endpoint = open_endpoint("smollm2")
     assert isinstance(endpoint, LlamaEndpoint)

@@ -99,7 +99,7 @@ def write_wish(vocab: Vocab, matcher: Matcher, wish: Wish, seed: int, max_tokens
     return writer.completion()
 
 
-@pytest.mark.parametrize("model", ["smollm2", "tiny"])
+@pytest.mark.parametrize("model", ["smollm2", "tiny", "sentencepiece"])
 @pytest.mark.parametrize("engine", ["llguidance", "gbnf", "outlines"])
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("wish", WISHES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +25,73 @@ def byte_characters() -> dict[int, str]:
     return spelling
 
 
+@dataclass
+class Vocabulary:
+    """Tokens with their types, and what a tokenizer needs beside them: merges, or scores."""
+
+    write_tokenizer: Callable[[gguf.GGUFWriter], None]
+    tokens: list[str]
+    types: list[gguf.TokenType]
+
+    def write(self, writer: gguf.GGUFWriter) -> None:
+        writer.add_token_list(self.tokens)
+        writer.add_token_types(self.types)
+        self.write_tokenizer(writer)
+
+
+def _bytes_and_merges(markers: gguf.TokenType) -> Vocabulary:
+    merges = [("t", "h"), ("th", "e"), ("{", '"'), ('"', "}"), ("}", "}"), ("Ġ", "a")]
+    plain = [*byte_characters().values(), *(left + right for left, right in merges)]
+
+    def write(writer: gguf.GGUFWriter) -> None:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_merges([" ".join(merge) for merge in merges])
+        writer.add_bos_token_id(0)
+        writer.add_eos_token_id(2)
+        writer.add_add_bos_token(False)
+
+    return Vocabulary(
+        write,
+        [*CONTROL, *MARKERS, *PLAIN_USER_DEFINED, *plain],
+        [gguf.TokenType.CONTROL] * len(CONTROL)
+        + [markers] * len(MARKERS)
+        + [gguf.TokenType.USER_DEFINED] * len(PLAIN_USER_DEFINED)
+        + [gguf.TokenType.NORMAL] * len(plain),
+    )
+
+
+def _sentencepieces(markers: gguf.TokenType) -> Vocabulary:
+    """A piece is found only if it can be put together from two that are there, so all beginnings are."""
+    control = ["<s>", "</s>", *CONTROL[1:]]
+    raw = [f"<0x{byte:02X}>" for byte in range(256)]
+    words = ["▁Observation:", "Observation:", "▁the", "▁search", '▁{"', '"}', "}}", "观察：", "▁▁▁▁"]
+    beginnings = [word[:end] for word in words for end in range(2, len(word) + 1)]
+    characters = [chr(code) for code in range(33, 127)] + ["▁", *"观察："]
+    plain = list(dict.fromkeys([*beginnings, *characters]))
+
+    def write(writer: gguf.GGUFWriter) -> None:
+        writer.add_tokenizer_model("llama")
+        writer.add_token_scores(
+            [0.0] * (1 + len(control) + len(MARKERS) + len(raw)) + [-1.0 * n for n in range(len(plain))]
+        )
+        writer.add_unk_token_id(0)
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+        writer.add_add_bos_token(True)
+        writer.add_add_space_prefix(True)
+
+    return Vocabulary(
+        write,
+        ["<unk>", *control, *MARKERS, *raw, *plain],
+        [gguf.TokenType.UNKNOWN]
+        + [gguf.TokenType.CONTROL] * len(control)
+        + [markers] * len(MARKERS)
+        + [gguf.TokenType.BYTE] * len(raw)
+        + [gguf.TokenType.NORMAL] * len(plain),
+    )
+
+
 def write_tiny_gguf(
     path: Path,
     *,
@@ -33,36 +101,22 @@ def write_tiny_gguf(
     n_ctx: int = 4096,
     markers: gguf.TokenType = gguf.TokenType.USER_DEFINED,
     architecture: Literal["llama", "gemma3", "mamba"] = "llama",
+    tokenizer: Literal["gpt2", "sentencepiece"] = "gpt2",
 ) -> Path:
     """A small model over bytes, with control tokens and (by default user-defined) markers: a `llama` with
-    one layer, a `gemma3` with a sliding window of 64 tokens, or a `mamba`, whose memory can't be cut back."""
-    random = np.random.default_rng(seed)
-    spelling = byte_characters()
-    tokens = [*CONTROL, *MARKERS, *PLAIN_USER_DEFINED, *spelling.values()]
-    types = [gguf.TokenType.CONTROL] * len(CONTROL)
-    types += [markers] * len(MARKERS)
-    types += [gguf.TokenType.USER_DEFINED] * len(PLAIN_USER_DEFINED)
-    types += [gguf.TokenType.NORMAL] * 256
-    merges = []
-    for left, right in (("t", "h"), ("th", "e"), ("{", '"'), ('"', "}"), ("}", "}"), ("Ġ", "a")):
-        merges.append(f"{left} {right}")
-        tokens.append(left + right)
-        types.append(gguf.TokenType.NORMAL)
+    one layer, a `gemma3` with a sliding window of 64 tokens, or a `mamba`, whose memory can't be cut back.
 
-    vocab = len(tokens)
+    Its tokenizer merges bytes as GPT-2's does, or finds pieces by their scores, with bytes for what has none
+    and a space before every text, as Llama's SentencePiece does."""
+    random = np.random.default_rng(seed)
+    vocabulary = _bytes_and_merges(markers) if tokenizer == "gpt2" else _sentencepieces(markers)
+    vocab = len(vocabulary.tokens)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name(f"tiny random {architecture}")
     writer.add_context_length(n_ctx)
     writer.add_embedding_length(n_embd)
     writer.add_vocab_size(vocab)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    writer.add_token_types(types)
-    writer.add_token_merges(merges)
-    writer.add_eos_token_id(2)
-    writer.add_bos_token_id(0)
-    writer.add_add_bos_token(False)
+    vocabulary.write(writer)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
 

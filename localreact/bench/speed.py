@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -176,7 +176,7 @@ def _arms(
     llm = _llama(path, desk.context.n_ctx, threads)
     found.append(kinds_of_arms.CreateCompletion("create_completion, free", llm, protocol, False))
     found.append(kinds_of_arms.CreateCompletion("create_completion, grammar", llm, protocol, True))
-    with suppress(ImportError):
+    if "outlines" in engines:
         # A model of its own, since it forgets what it has read after every turn.
         found.append(kinds_of_arms.OutlinesAsShipped(_llama(path, desk.context.n_ctx, threads), protocol))
     if llama_server:

@@ -67,6 +67,12 @@ def of(characters: Iterable[str]) -> Ranges:
     return union(tuple((ord(c), ord(c)) for c in characters))
 
 
+NO_BLANK: Ranges = complement(
+    union(of("\x1c\x1d\x1e\x1f\x20\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"), ((9, 13), (0x2000, 0x200A)))
+)
+"""What `str.strip` leaves alone."""
+
+
 @functools.lru_cache(maxsize=4096)
 def in_string(ranges: Ranges) -> Node:
     """One of these characters, as a JSON string spells it."""

@@ -112,7 +112,8 @@ class GbnfWriter:
         return self._free_text("inner", "]") if node is None else gbnf.expression(node)
 
     def _free_text(self, name: str, without: str = "") -> str:
-        """The name of a rule for text without a marker, and without some characters."""
+        """The name of a rule for text without a marker, and without some characters. A whole line doesn't
+        begin with a blank, so that something is left of it when it is read."""
         self._free[name] = _marker_definitions(name, without, self._markers)
         return name
 
@@ -122,7 +123,7 @@ class GbnfWriter:
 
 @functools.lru_cache(maxsize=64)
 def _marker_definitions(name: str, without: str, markers: tuple[str, ...]) -> str:
-    return gbnf.definitions(marker_rules(name, without, markers))
+    return gbnf.definitions(marker_rules(name, without, markers, first_blank=bool(without)))
 
 
 AnyWriter: TypeAlias = LarkWriter | GbnfWriter | SlotWriter

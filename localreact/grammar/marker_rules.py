@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import deque
 from collections.abc import Iterable
 
-from localreact.grammar.characters import Ranges, complement, intersection, of, union
+from localreact.grammar.characters import EVERY, NO_BLANK, Ranges, complement, intersection, of, union
 from localreact.grammar.markers import DEFAULT_MARKERS
 from localreact.grammar.nodes import alt, seq
 from localreact.grammar.rules import Chars, Node, Ref, Repeat
@@ -24,9 +23,11 @@ State = frozenset[tuple[str, int]]
 """Markers of which a beginning of some length was just read."""
 
 
-def marker_rules(name: str, without: str = "", markers: Iterable[str] = DEFAULT_MARKERS) -> dict[str, Node]:
+def marker_rules(
+    name: str, without: str = "", markers: Iterable[str] = DEFAULT_MARKERS, first_blank: bool = True
+) -> dict[str, Node]:
     """Rules for text of printable characters that holds no marker, and none of the characters `without`:
-    NAME is such text, with at least one character.
+    NAME is such text, with at least one character; the first may be blank, unless that is ruled out.
 
     The automaton (NAME-N) only follows what a colon ends; what comes after the last colon is free. So for
     most tokens, which hold no colon, llama.cpp has to look at one set of characters only.
@@ -39,28 +40,33 @@ def marker_rules(name: str, without: str = "", markers: Iterable[str] = DEFAULT_
     plain = intersection(complement(union(of(_COLONS), *sets.values())), allowed)
     no_colon, rest = Chars(intersection(complement(of(_COLONS)), allowed)), Ref(f"{name}-rest")
     start: State = frozenset()
-    # llama.cpp looks at the last alternative first.
-    rules: dict[str, Node] = {
-        name: alt([Ref(f"{name}-0"), seq(no_colon, rest)]),
-        f"{name}-any": alt([Ref(f"{name}-0"), rest]),
-        f"{name}-rest": Repeat(no_colon),
-    }
-    numbers, todo = {start: 0}, deque([start])
-    while todo:
-        state = todo.popleft()
+    numbers = {start: 0}
+
+    def on(state: State, first: Ranges = EVERY) -> Node:
+        """One of the characters `first` that the state allows, and what comes after it."""
         targets: dict[State, Ranges] = {start: plain}
         for letter, characters in sets.items():
             after = _after(state, letter, words)
             targets[after] = union(targets.get(after, ()), characters)
         options: list[Node] = []
         for target, characters in targets.items():
-            if target not in numbers:
-                numbers[target] = len(numbers)
-                todo.append(target)
-            options.append(seq(Chars(characters), Ref(f"{name}-{numbers[target]}")))
+            number = numbers.setdefault(target, len(numbers))
+            options.append(seq(Chars(intersection(characters, first)), Ref(f"{name}-{number}")))
         if not any(length == len(word) for word, length in state):
             options.append(seq(Chars(of(_COLONS)), Ref(f"{name}-any")))
-        rules[f"{name}-{numbers[state]}"] = alt(options)
+        return alt(options)
+
+    # llama.cpp looks at the last alternative first.
+    begun = seq(no_colon if first_blank else Chars(intersection(no_colon.ranges, NO_BLANK)), rest)
+    rules: dict[str, Node] = {
+        name: alt([Ref(f"{name}-0") if first_blank else on(start, NO_BLANK), begun]),
+        f"{name}-any": alt([Ref(f"{name}-0"), rest]),
+        f"{name}-rest": Repeat(no_colon),
+    }
+    done = 0
+    while done < len(numbers):
+        rules[f"{name}-{done}"] = on(list(numbers)[done])
+        done += 1
     return rules
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.engines.outlines import OutlinesEngine
 from localreact.grammar.lark import bounded
 from localreact.grammar.schema import enforceable
-from localreact.protocols import JsonProtocol
-from localreact.types import Segment, ToolCall, ToolSpec, TurnGrammar, TurnSpec
+from localreact.protocols import JsonProtocol, protocol
+from localreact.types import Finish, Segment, ToolCall, ToolSpec, TurnGrammar, TurnSpec
 from tests.schemas import Case, cases
 
 CASES = list(cases())
@@ -63,3 +64,19 @@ def test_there_are_enough_schemas_and_both_verdicts() -> None:
         for each in case.arguments
     ]
     assert 0.3 < sum(fits) / len(fits) < 0.8
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "\u00a0", "\u3000"])
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("text", "Thought"), ("text", "Final Answer"), ("bracket", "Thought"), ("call", "Thought")],
+)
+def test_no_line_is_blank(gbnf: GbnfEngine, name: str, line: str, blank: str) -> None:
+    """A vocabulary with a piece for many blanks found it: an answer of them is gone once it is read."""
+    written, spec = protocol(name), TurnSpec()
+    text = written.write(Finish("I look around.", "12"))
+    for each in (text, re.sub(f"{line}: .*", f"{line}: {13 * blank}", text)):
+        legal = each == text
+        assert LLGUIDANCE.accepts(written.grammar(spec, "lark"), each) == legal
+        assert takes(gbnf, written.grammar(spec, "gbnf"), each) == legal
+        assert OUTLINES.accepts(written.grammar(spec, "slots"), each) == legal
