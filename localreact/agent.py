@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from localreact import context, fitting
-from localreact._version import __version__
+from localreact import fitting, teams
 from localreact.archive import Archive
-from localreact.asyncs import in_thread
+from localreact.assembly import assembled
+from localreact.asyncs import awaited, in_thread
 from localreact.budgets import Budgets
 from localreact.checks import Check
 from localreact.decoding import samplers
-from localreact.endpoints.base import IN_PROCESS, Endpoint, level_of
+from localreact.endpoints.base import Endpoint
 from localreact.endpoints.reasoning import reasoning_budget
 from localreact.endpoints.resolve import open_endpoint
-from localreact.examples import examples_for
-from localreact.grammar.schema import all_enforceable
 from localreact.guards import Guards
-from localreact.loop import Loop, to_the_end
-from localreact.native import LEVEL, NATIVE, VERSION, NativeLoop, open_native, run_native
+from localreact.loop import Loop
 from localreact.observers import Observer, observed
-from localreact.policy import Policy
-from localreact.protocols import protocol as named_protocol
-from localreact.recorded import Recording, check, settings, setup
+from localreact.policy import Policy, Strategy
 from localreact.run import Run, Running, RunState
 from localreact.tools import Tool, Toolbox
 from localreact.tools.execution import Call
 from localreact.tools.permission import Permission
 from localreact.tools.toolbox import TIMEOUT
-from localreact.trace.events import Event, ProtocolChanged, RunStarted
+from localreact.trace.events import Event
 from localreact.trace.jsonl import path_for
 from localreact.trace.reading import Trace, load
-from localreact.types import Sampling, TurnSpec
+from localreact.types import Sampling
 
 
 class Agent:
@@ -56,11 +52,15 @@ class Agent:
             deadline is in seconds. The last step, and the last tokens, are kept for an answer.
         max_turn_tokens, max_context: tokens of one turn, and of the prompt with it.
         keep_steps: where the context is full, so many last steps stay whole, and older ones are put in
-            short.
+            short: a line each or, with `summaries`, what the model says of them in a turn of its own.
         max_tool_errors: so many failed calls in a row close the tools.
         archive: a file in which what runs found out is kept; lines of it that bear on a question are put
             before it.
-        guards: when a run counts as going in circles.
+        guards: when a run counts as going in circles: `Guards(repeats=3, exempt=("poll",))`; all thresholds
+            are there.
+        strategy: `react`, or `plan`: the model first says what is to be done, in a turn that can be
+            nothing else, then takes one step of that after the other, and says anew after each what is
+            left. Within the same budgets: a plan is never longer than `max_steps` has turns for.
         checks: what an answer has to meet: functions of the Run, as it would end, that return what is to
             be mended (`localreact.checks` has some). After two tries an answer is partial.
         sampling: how tokens are chosen; greedy by default.
@@ -92,8 +92,8 @@ class Agent:
     Raises:
         MissingPartError, ModelError, EndpointError: the model can't be had.
         ToolDefinitionError: a tool can't be offered.
-        GrammarError: a tool's schema, or citing, can't be enforced.
-        UsageError: citing without tools.
+        GrammarError: a tool's schema, or citing or planning, can't be enforced.
+        UsageError: citing or planning without tools, or a plan that `max_steps` has no turns for.
     """
 
     def __init__(
@@ -108,6 +108,8 @@ class Agent:
         max_context: int | None = None,
         keep_steps: int = 2,
         max_tool_errors: int = 4,
+        summaries: bool = False,
+        strategy: Strategy = "react",
         archive: str | os.PathLike[str] | None = None,
         guards: Guards = Guards(),  # noqa: B008  (frozen)
         checks: Iterable[Check] = (),
@@ -159,36 +161,28 @@ class Agent:
             self.budgets = replace(
                 self.budgets, reasoning_tokens=reasoning_budget(self.endpoint, reasoning_tokens)
             )
-            native, protocol = (protocol, None) if protocol in NATIVE else (None, protocol)
-            self._spelling = fitting.spelling(self.endpoint.card, protocol, spelling)
-            self.protocol = named_protocol(protocol or self.endpoint.card.protocol, self._spelling)
-            self._examples = self.endpoint.card.examples if examples is None else examples
-            specs, self.relaxations = all_enforceable(self.toolbox.specs, self.endpoint.languages)
-            self._loop = Loop(
+            self._parts, self.relaxations = assembled(
                 self.endpoint,
-                self.protocol,
                 self.toolbox,
-                Policy(specs, evidence_gate, cite=cite, guards=guards, checks=tuple(checks)),
                 self.budgets,
                 sampling,
                 self.permission,
+                self.archive,
+                protocol=protocol,
+                spelling=spelling,
+                examples=examples,
+                summaries=summaries,
+                rules=partial(
+                    Policy,
+                    evidence_gate=evidence_gate,
+                    cite=cite,
+                    guards=guards,
+                    checks=tuple(checks),
+                    strategy=strategy,
+                ),
             )
-            self._native = open_native(self.endpoint, self._loop, native == "auto") if native else None
-            self._language = ""
-            self.level = self.endpoint.level
-            sources = fitting.sample_sources(self.protocol) if cite else ()
-            if (grammar := self._loop.grammar(TurnSpec(specs, sources=sources))) is not None:
-                self.endpoint.check(grammar)
-                self._language = grammar.language
-                if self.level != IN_PROCESS:
-                    self.level = level_of((grammar.language,))
-            self._opening = context.opening(
-                self.endpoint.chat,
-                self.protocol,
-                self.protocol.instructions(self.toolbox.specs, cite),
-                examples_for(self.toolbox.specs, self._examples),
-                cite,
-            )
+            self.protocol = self._parts.loop.protocol
+            self.level = self._parts.level
         except BaseException:
             self.close()
             raise
@@ -229,10 +223,8 @@ class Agent:
         answer: Any = None,
     ) -> Running:
         """The events of a run as they happen; the last is RunEnded. Closing it cancels the run."""
-        loop = fitting.for_run(self._loop, tool_choice, answer)
-        state = RunState(question)
-        trace = path_for(self.trace, state.run_id)
-        return Running(state, self._stream(loop, state, trace, cancel), trace)
+        loop = fitting.for_run(self._parts.loop, tool_choice, answer)
+        return self._running(loop, RunState(question), self.trace, cancel)
 
     def resume(
         self,
@@ -268,10 +260,10 @@ class Agent:
     ) -> Running:
         """`resume`, as the events that are new."""
         recorded = load(Path(trace))
-        loop, state = self._as_recorded(recorded, answer)
-        check(recorded, self._started(loop, state), other_model)
-        recording = Recording(recorded, same_model=recorded.started.fingerprint == self.endpoint.fingerprint)
-        return Running(state, self._stream(loop, state, recorded.path, cancel, recording), recorded.path)
+        loop, state = self._parts.as_recorded(recorded, answer)
+        recording = self._parts.recording(recorded, loop, state, other_model)
+        events = self._parts.resumed(loop, state, cancel or threading.Event(), recording)
+        return Running(state, self._observed(events, state, recording.size), state.trace)
 
     def replayed(
         self, trace: Trace, *, answer: Any = None, execute: bool = False
@@ -279,24 +271,13 @@ class Agent:
         """Go through a recorded run once more, with its model outputs, and its tool results unless calls
         are to be executed: each recorded event, and what comes of it now. After a first difference the
         rest means little."""
-        loop, state = self._as_recorded(trace, answer)
-        recording = Recording(trace, whole=True)
-        with closing(self._looped(recording.loop(loop, execute), state, threading.Event())) as events:
-            yield from recording.pairs(events, state)
-
-    def _as_recorded(self, trace: Trace, answer: Any) -> tuple[Loop, RunState]:
-        began = trace.started
-        loop = fitting.for_run(self._loop, str(began.settings.get("tool_choice", "auto")), answer)
-        return loop, RunState(began.question, began.run_id, recalled=began.recalled)
+        return self._parts.replayed(trace, answer, execute)
 
     async def arun(self, question: str, *, tool_choice: str = "auto", answer: Any = None) -> Run:
         """`run` without blocking the event loop. Cancelling the task cancels the run."""
-        cancel = threading.Event()
-        try:
-            return await asyncio.to_thread(self.run, question, cancel, tool_choice=tool_choice, answer=answer)
-        except asyncio.CancelledError:
-            cancel.set()
-            raise
+        return await awaited(
+            lambda cancel: self.run(question, cancel, tool_choice=tool_choice, answer=answer)
+        )
 
     async def astream(
         self, question: str, *, tool_choice: str = "auto", answer: Any = None
@@ -311,77 +292,63 @@ class Agent:
         finally:
             cancel.set()
 
-    def _stream(
+    # --- for other agents
+
+    def as_tool(
         self,
-        loop: Loop,
-        state: RunState,
-        trace: Path | None,
-        cancel: threading.Event | None,
-        recording: Recording | None = None,
-    ) -> Generator[Event, None, None]:
-        events = self._events(loop, state, cancel or threading.Event(), recording)
-        after = None if recording is None else recording.size
-        return observed(events, state, trace, after, self._observers)
+        name: str,
+        description: str,
+        *,
+        share: float = 0.5,
+        timeout: float = math.inf,
+        cost: float = 0.0,
+    ) -> Tool:
+        """This agent as a tool of another: it gets a question, works on it in a run of its own, with its
+        own tools and a trace of its own, and its answer is the result. How its run ended is told with it.
 
-    def _events(
-        self, loop: Loop, state: RunState, cancel: threading.Event, recording: Recording | None
-    ) -> Generator[Event, None, None]:
-        if recording is None:
-            native = self._usable_native
-            state.recalled = self.archive.recall(state.question) if self.archive else ()
-            yield self._started(loop, state, native)
-            yield from self._looped(loop, state, cancel, native)
-            return
-        with closing(self._looped(recording.loop(loop), state, cancel)) as recorded:
-            new = recording.follow(recorded, state)
-            first = next(new)  # before the trace is written to: it may turn out not to fit
-            yield replace(self._started(loop, state), resumed=recording.steps)
-            yield first
-            yield from new
+        It may use up a `share` of the tokens, the time and the cost that are left to the run that calls
+        it, and no more than its own budgets. What it used counts against that run's. Stopping that run
+        stops it; `timeout` bounds one question besides (in seconds). `cost` is a call's own.
 
-    def _looped(
-        self, loop: Loop, state: RunState, cancel: threading.Event, native: NativeLoop | None = None
-    ) -> Generator[Event, None, None]:
-        transcript = self._opening.copy()
-        transcript.ask(context.question(state.question, loop.policy.answer_type, state.recalled))
-        if native is None:
-            running = loop.run(state, transcript, cancel)
-        else:
-            changed = ProtocolChanged(self.protocol.version, self._language, self.level, "")
-            running = run_native(native, loop, state, transcript, cancel, changed)
-        ending = yield from to_the_end(running)
-        ended = state.ended(ending)
-        yield ended
-        if self.archive:
-            self.archive.add(state.outcome(ended))
+        Raises:
+            UsageError: a share that is none.
+        """
 
-    def _started(self, loop: Loop, state: RunState, native: NativeLoop | None = None) -> RunStarted:
-        return RunStarted(
-            run_id=state.run_id,
-            question=state.question,
-            protocol=VERSION if native else self.protocol.version,
-            model=self.endpoint.name,
-            fingerprint=self.endpoint.fingerprint,
-            enforced="" if native else self._language,
-            level=LEVEL if native else self.level,
-            chat_format=self.endpoint.chat.name,
-            tools=tuple(spec.name for spec in self.toolbox.specs),
-            settings=settings(loop),
-            version=__version__,
-            setup=setup(loop, self._spelling, self._examples),
-            recalled=state.recalled,
+        def begin(question: str, call: Call) -> tuple[Running, RunState]:
+            loop = teams.within(self._parts.loop, call.outer, share)
+            state = RunState(question, parent=call.key)
+            folder = self.trace or call.outer.traces
+            return self._running(loop, state, folder, call.abandoned), state
+
+        return teams.as_tool(
+            begin,
+            self._parts.loop.spent,
+            name,
+            description,
+            share=share,
+            timeout=timeout,
+            cost=cost,
+            effects=any(self.toolbox[each.name].effects for each in self.toolbox.specs),
         )
+
+    def _running(
+        self, loop: Loop, state: RunState, trace: Path | None, cancel: threading.Event | None
+    ) -> Running:
+        state.trace = path_for(trace, state.run_id)
+        events = self._parts.begun(loop, state, cancel or threading.Event())
+        return Running(state, self._observed(events, state), state.trace)
+
+    def _observed(
+        self, events: Generator[Event, None, None], state: RunState, after: int | None = None
+    ) -> Generator[Event, None, None]:
+        return observed(events, state, state.trace, after, self._observers)
 
     # --- small parts
 
     @property
     def protocol_version(self) -> str:
         """Of the protocol that runs begin with."""
-        return VERSION if self._usable_native else self.protocol.version
-
-    @property
-    def _usable_native(self) -> NativeLoop | None:
-        return self._native if self._native and not self._native.objection else None
+        return self._parts.version
 
     def close(self) -> None:
         """Free the model, if this agent loaded it."""

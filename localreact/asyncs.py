@@ -11,6 +11,16 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+async def awaited(work: Callable[[threading.Event], T]) -> T:
+    """What `work` returns, done on a thread; it is handed what is set when the task is cancelled."""
+    cancel = threading.Event()
+    try:
+        return await asyncio.to_thread(work, cancel)
+    except asyncio.CancelledError:
+        cancel.set()
+        raise
+
+
 class _End:
     """Nothing more comes."""
 

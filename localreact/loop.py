@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
-from localreact import checks, compaction, context, guards, paging, policy
+from localreact import checks, compaction, context, guards, paging, plans, policy
 from localreact.budgets import SHORTEST_TURN, Budgets
 from localreact.endpoints.base import Endpoint
 from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ProtocolError
-from localreact.policy import Plan, Policy, Room
+from localreact.policy import Plan, Policy
 from localreact.protocols import Protocol
 from localreact.protocols.base import mark_truncated, read_first
-from localreact.run import Ending, RunState
+from localreact.run import Ending, Events, RunState
 from localreact.tools import Toolbox
-from localreact.tools.execution import Call
+from localreact.tools.execution import Call, Outer
 from localreact.tools.permission import Permission
 from localreact.trace.events import (
-    Compacted,
-    Event,
     GuardActed,
+    Planned,
     StepStarted,
     TextDelta,
     ToolEnded,
@@ -37,19 +35,15 @@ from localreact.types import (
     Finish,
     Limits,
     Observation,
-    Prompt,
     Sampling,
-    Segment,
+    Span,
     ToolCall,
     Turn,
     TurnGrammar,
     TurnSpec,
     Usage,
 )
-
-T = TypeVar("T")
-Events = Generator[Event, None, T]
-"""Yields events as they happen, then returns a result."""
+from localreact.window import Window
 
 
 def concluded(
@@ -87,14 +81,17 @@ class Loop:
     budgets: Budgets
     sampling: Sampling
     permission: Permission
+    summaries: bool = False
+    """Whether the model sums older steps up where the context is full."""
 
     def run(self, state: RunState, transcript: context.Transcript, cancel: threading.Event) -> Events[Ending]:
+        window = self._window(cancel)
         while True:
             if cancel.is_set():
                 return Ending("cancelled", "stopped between two turns")
             state.late = state.late or policy.is_late(state, self.budgets)
-            yield from self._make_room(state, transcript, SHORTEST_TURN)
-            plan = policy.next_turn(state, self.budgets, self.policy, self._room(transcript))
+            yield from window.make_room(state, transcript, SHORTEST_TURN)
+            plan = policy.next_turn(state, self.budgets, self.policy, window.room(transcript))
             if isinstance(plan, Ending):
                 return plan
             if plan.reason:
@@ -114,6 +111,9 @@ class Loop:
                 if not problem:
                     state.add(completion, turn, closing=plan.closing)
                     return ending
+            if policy.is_plan(turn, self.policy) and not problem:
+                yield from self._take_plan(state, transcript, completion, turn)
+                continue
             if state.interrupted and isinstance(turn, ToolCall) and not plan.closing:
                 problem = problem or policy.INTERRUPTED
             yield from self._act(state, transcript, plan, completion, turn, problem, guard, cancel)
@@ -134,7 +134,7 @@ class Loop:
             sources=tuple(source.step for source in spec.sources),
             reasoning=spec.reasoning,
         )
-        deadline = self._deadline(state)
+        deadline = self.deadline(state)
         writing = self.endpoint.complete(
             transcript.prompt,
             self.grammar(spec),
@@ -195,12 +195,22 @@ class Loop:
         """
         if completion.reasoning and not completion.text.strip():
             raise ProtocolError("it holds reasoning, and no turn after it")
-        tools = (*self.toolbox.specs, paging.ANY)
+        tools = (*self.toolbox.specs, paging.ANY, plans.ANY)
         if self.endpoint.languages:
             return self.protocol.parse(completion.text, tools, structured), completion
         turn, own = read_first(self.protocol, completion.text, tools, structured)
         # The ids include what came after, so the next prompt gets the text.
         return turn, replace(completion, text=own, tokens=()) if turn.extra else completion
+
+    def _take_plan(
+        self, state: RunState, transcript: context.Transcript, completion: Completion, turn: Turn
+    ) -> Events[None]:
+        """Tell the model which step of its plan it is to work on."""
+        state.add(completion, turn)
+        steps, _ = plans.current(state.steps) or ((), ())
+        transcript.model(completion.text, completion.tokens)
+        transcript.user(self.protocol.observation(Observation(plans.PLAN, plans.told(steps))))
+        yield Planned(len(state.steps), steps)
 
     def _act(
         self,
@@ -216,46 +226,57 @@ class Loop:
         """Execute a call, at most once, and put the observation where the model reads on. A `problem` is
         an observation in its place; `guard` says which rule found it."""
         step = len(state.steps) + 1
-        started = time.monotonic()
-        name = turn.tool if isinstance(turn, ToolCall) else "finish"
-        call = Call(
-            name, turn.arguments if isinstance(turn, ToolCall) else {}, state.run_id, step, turn.thought
-        )
-        if isinstance(turn, ToolCall):
-            problem = problem or self._refusal(state, turn, call, cancel)
-        if problem or not isinstance(turn, ToolCall):
-            observation = Observation(name, problem, ok=False, executed=False)
-        elif name not in self.toolbox:
-            observation = paging.next_page(state, turn)
-        else:
-            tool = self.toolbox[name]
-            asked = self.permission.asks(tool)
-            yield ToolStarted(step, call.key, name, turn.arguments, turn.thought, tool.effects, asked)
-            started = time.monotonic()
-            try:
-                observation = self.toolbox.execute(turn, call, self._deadline(state), cancel)
-            except KeyboardInterrupt:
-                said = "interrupted; the outcome is unknown"
-                observation = Observation(name, said, ok=False, unknown=tool.effects)
+        call_id, observation, seconds = f"{state.run_id}:{step}", None, 0.0
+        if isinstance(turn, ToolCall) and not problem:
+            observation, seconds, interrupted = yield from self.make_call(
+                state, turn, completion.usage, cancel
+            )
+            if interrupted:
                 state.add(completion, turn, observation)
-                yield ToolEnded(step, call.key, observation, time.monotonic() - started)
-                raise
+                yield ToolEnded(step, call_id, observation, seconds)
+                raise KeyboardInterrupt
+        if observation is None:
+            name = turn.tool if isinstance(turn, ToolCall) else "finish"
+            observation = Observation(name, problem, ok=False, executed=False)
         acts = guards.acts_on(state.steps, turn, observation, self.policy.guards)
         observation = replace(observation, note=guards.note(acts))
         transcript.model(completion.text, completion.tokens)
-        yield from self._make_room(state, transcript, 2 * SHORTEST_TURN, observation)
+        window = self._window(cancel)
+        yield from window.make_room(state, transcript, 2 * SHORTEST_TURN, observation)
         cited_as = step if self.policy.cite and observation.ok else None
-        shown = self._fit(transcript, observation, step, cited_as)
+        shown = window.fit(transcript, observation, step, cited_as, more=paging.MORE not in self.toolbox)
         observation = replace(observation, excerpt=shown.excerpt)
         transcript.user(self.protocol.observation(shown, cited_as))
         clipped = shown.content if shown.content != observation.content else None
         unmet = guard == "check"
         state.add(completion, turn, observation, shown=clipped, closing=plan.closing, unmet=unmet)
-        yield ToolEnded(step, call.key, observation, time.monotonic() - started, clipped)
+        yield ToolEnded(step, call_id, observation, seconds, clipped)
         if not observation.executed:
             yield GuardActed(step, guard, "refused", observation.content)
         for act in acts:
             yield GuardActed(act.step, act.guard, act.action, act.detail)
+
+    def make_call(
+        self, state: RunState, turn: ToolCall, usage: Usage, cancel: threading.Event
+    ) -> Events[tuple[Observation, float, bool]]:
+        """What comes of a call, in how many seconds, and whether Ctrl-C cut it off. `usage` is its turn's."""
+        step = len(state.steps) + 1
+        outer = self._outer(state, usage)
+        call = Call(turn.tool, turn.arguments, state.run_id, step, turn.thought, outer=outer)
+        if problem := self._refusal(state, turn, call, cancel):
+            return Observation(turn.tool, problem, ok=False, executed=False), 0.0, False
+        if turn.tool not in self.toolbox:
+            return paging.next_page(state, turn), 0.0, False
+        tool = self.toolbox[turn.tool]
+        asked = self.permission.asks(tool)
+        yield ToolStarted(step, call.key, tool.name, turn.arguments, turn.thought, tool.effects, asked)
+        started, interrupted = time.monotonic(), False
+        try:
+            observation = self.toolbox.execute(turn, call, self.deadline(state), cancel)
+        except KeyboardInterrupt:
+            interrupted, said = True, "interrupted; the outcome is unknown"
+            observation = Observation(tool.name, said, ok=False, unknown=tool.effects, inner=outer.inner)
+        return observation, time.monotonic() - started, interrupted
 
     def _refusal(self, state: RunState, turn: ToolCall, call: Call, cancel: threading.Event) -> str:
         """Why a call isn't made although the turn is legal: empty where it is. May ask people, and wait."""
@@ -263,19 +284,33 @@ class Loop:
             return ""
         if problem := self.toolbox.refusal(turn):
             return problem
-        spent = sum(
-            self.toolbox[each.tool].cost
-            for each in state.observations
-            if each.executed and each.tool in self.toolbox
-        )
-        problem = self.permission.refusal(call, self.toolbox[turn.tool], spent)
+        problem = self.permission.refusal(call, self.toolbox[turn.tool], self.spent(state))
         if cancel.is_set():  # while somebody was asked
             return "not executed: the run was cancelled"
-        if not problem and (deadline := self._deadline(state)) and time.monotonic() >= deadline:
+        if not problem and (deadline := self.deadline(state)) and time.monotonic() >= deadline:
             return "not executed: the time is up"
         return policy.INTERRUPTED if state.interrupted else problem
 
-    def _deadline(self, state: RunState) -> float | None:
+    def spent(self, state: RunState) -> float:
+        """What the calls of a run cost so far, those too of other agents' runs that it called."""
+        return sum(
+            self.toolbox[each.tool].cost + sum(run.cost for run in each.inner)
+            for each in state.observations
+            if each.executed and each.tool in self.toolbox
+        )
+
+    def _outer(self, state: RunState, now: Usage) -> Outer:
+        """What a run that a call makes may use of this one's; `now` is what this turn took."""
+        left = self.budgets.max_tokens - state.generated - now.generated - self.budgets.kept_for_last_turn
+        return Outer(
+            max(0, left),
+            self.deadline(state),
+            None if self.permission.max_cost is None else self.permission.max_cost - self.spent(state),
+            None if state.trace is None else state.trace.parent,
+            lambda: state.interrupted,
+        )
+
+    def deadline(self, state: RunState) -> float | None:
         return None if self.budgets.deadline_s is None else state.started + self.budgets.deadline_s
 
     def grammar(self, spec: TurnSpec) -> TurnGrammar | None:
@@ -295,61 +330,42 @@ class Loop:
             raise failure
         return None
 
-    def _make_room(
-        self,
-        state: RunState,
-        transcript: context.Transcript,
-        wanted: int,
-        observation: Observation | None = None,
-    ) -> Events[None]:
-        """Put older steps in short until `wanted` tokens are left besides the last turn's, and for the
-        observation what it needs, or a quarter of the context."""
-        room = before = self._room(transcript)
-        wanted += room.kept_for_last_turn(self.budgets)
-        if observation is not None:
-            wanted += min(self._tokens_of(observation), room.size // 4)
-        kept: int | None = None
-        for keep in range(self.budgets.keep_steps, -1, -1):
-            told = len(state.steps) - keep
-            if state.recorded is not None:
-                left_out, told = state.recorded
-                digest = compaction.digest(state.steps, left_out, told, room.size)
-            elif room.left < wanted and told > state.digest.told:
-                digest = compaction.longer(state.digest, state.steps, told, room.size, self._count)
-            else:
-                continue
-            if told > state.digest.told:
-                state.digest = digest
-                at = transcript.compact(compaction.segments(digest), len(state.steps) - told)
-                kept = at if kept is None else min(kept, at)
-                room = self._room(transcript)
-        if kept is not None:
-            told, left_out = state.digest.told, state.digest.left_out
-            yield Compacted(len(state.steps) + 1, kept, told, left_out, before.needed, room.needed)
+    def _window(self, cancel: threading.Event) -> Window:
+        ask: Callable[[RunState, context.Transcript], Completion | None] | None = None
+        if self.summaries:
 
-    def _count(self, text: str) -> int:
-        return self.endpoint.count(Prompt((Segment(text),)))
+            def ask(state: RunState, transcript: context.Transcript) -> Completion | None:
+                return self._summary(state, transcript, cancel)
 
-    def _tokens_of(self, observation: Observation, cited_as: int | None = None) -> int:
-        return self.endpoint.count(Prompt(tuple(self.protocol.observation(observation, cited_as))))
+        return Window(self.endpoint, self.protocol, self.budgets, ask)
 
-    def _room(self, transcript: context.Transcript) -> Room:
-        needed, size = self.endpoint.count(transcript.prompt), self.endpoint.n_ctx
-        return Room(needed, min(size, self.budgets.max_context or size))
+    def _summary(
+        self, state: RunState, transcript: context.Transcript, cancel: threading.Event
+    ) -> Completion | None:
+        """What the model says of the steps so far, where there is room to say it."""
+        window = Window(self.endpoint, self.protocol, self.budgets)
+        asked, size = compaction.question(transcript), window.room(transcript).size
+        tokens = self.budgets.max_tokens - state.generated - self.budgets.kept_for_last_turn
+        tokens = min(tokens, size - self.endpoint.count(asked))
+        if tokens < SHORTEST_TURN:
+            return None
+        return whole(
+            self.endpoint.complete(
+                asked,
+                self.grammar(policy.within(compaction.turn(size), tokens)),
+                Limits(tokens, self.deadline(state), cancel, self.protocol.stops),
+                self.sampling,
+                turn=len(state.steps) + 1,
+            )
+        )
 
-    def _fit(
-        self, transcript: context.Transcript, observation: Observation, step: int, cited_as: int | None
-    ) -> Observation:
-        """The observation, cut so that a last turn still fits into the context after it."""
 
-        def shown(content: str) -> Observation:
-            return replace(observation, content=content)
-
-        def count(content: str) -> int:
-            return self._tokens_of(shown(content), cited_as)
-
-        room = self._room(transcript)
-        left = room.left - room.kept_for_last_turn(self.budgets) - 2 * SHORTEST_TURN
-        more = paging.MORE not in self.toolbox
-        content, excerpt = paging.fit(observation, step, left, count, more)
-        return replace(observation, content=content, excerpt=excerpt)
+def whole(writing: Generator[Span, None, Completion]) -> Completion:
+    """A completion that nobody watches being made."""
+    with closing(writing):
+        while True:
+            try:
+                next(writing)
+            except StopIteration as finished:
+                completion: Completion = finished.value
+                return completion

@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from localreact import context, guards, policy
-from localreact.budgets import Budgets
+from localreact import context, guards, paging, policy
+from localreact.budgets import SHORTEST_TURN
 from localreact.context import Transcript
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.chat_api import (
@@ -30,28 +30,26 @@ from localreact.endpoints.chat_api import (
 from localreact.endpoints.http import StoppedError, stopped_by
 from localreact.endpoints.server import ServerEndpoint
 from localreact.errors import ProtocolError, ServerError, UsageError
-from localreact.loop import Events, Loop, concluded
-from localreact.policy import Plan, Policy
+from localreact.loop import Loop, concluded
+from localreact.policy import Plan
 from localreact.protocols.base import answered
 from localreact.protocols.strict_json import load_object, load_value
-from localreact.run import Ending, RunState
-from localreact.tools import Toolbox
+from localreact.run import Ending, Events, RunState
 from localreact.trace.events import (
     GuardActed,
     ProtocolChanged,
     StepStarted,
     ToolEnded,
-    ToolStarted,
     TurnCompleted,
     TurnRead,
     TurnRefused,
 )
 from localreact.types import (
     Completion,
+    Excerpt,
     Finish,
     Limits,
     Observation,
-    Sampling,
     Segment,
     Span,
     Timings,
@@ -78,10 +76,11 @@ def open_native(endpoint: Endpoint, loop: Loop, replaceable: bool) -> NativeLoop
     Raises:
         UsageError: the endpoint has none.
     """
-    if loop.policy.cite:
+    wanted = {"citations": loop.policy.cite, "plans": loop.policy.strategy == "plan"}
+    if lacking := [name for name, is_wanted in wanted.items() if is_wanted]:
         if replaceable:
             return None
-        raise UsageError("the protocol native has no place for citations", "Use the json protocol.")
+        raise UsageError(f"the protocol native has no place for {lacking[0]}", "Use the json protocol.")
     if not isinstance(endpoint, ServerEndpoint):
         if replaceable:
             return None
@@ -93,7 +92,7 @@ def open_native(endpoint: Endpoint, loop: Loop, replaceable: bool) -> NativeLoop
     if replaceable and (why := objection_to_native(api)):
         endpoint.notices.append(f"protocol {loop.protocol.version}, since the server {why}")
         return None
-    return NativeLoop(api, loop.toolbox, loop.policy, loop.budgets, loop.sampling, replaceable)
+    return NativeLoop(api, loop, replaceable)
 
 
 class BrokenNativeError(ProtocolError):
@@ -105,10 +104,7 @@ class NativeLoop:
     """`replaceable`: where the format breaks, BrokenNativeError is raised, for another protocol to go on."""
 
     api: ChatApi
-    toolbox: Toolbox
-    policy: Policy
-    budgets: Budgets
-    sampling: Sampling
+    loop: Loop
     replaceable: bool = False
 
     @property
@@ -125,10 +121,8 @@ class NativeLoop:
         while True:
             if cancel.is_set():
                 return Ending("cancelled", "stopped between two turns")
-            needed, size = self.api.count(messages, self._tools), self.api.server.n_ctx
-            room = policy.Room(needed, min(size, self.budgets.max_context or size))
-            state.late = state.late or policy.is_late(state, self.budgets)
-            plan = policy.next_turn(state, self.budgets, self.policy, room)
+            state.late = state.late or policy.is_late(state, self.loop.budgets)
+            plan = policy.next_turn(state, self.loop.budgets, self.loop.policy, self._room(messages))
             if isinstance(plan, Ending):
                 return plan
             if plan.reason:
@@ -143,12 +137,11 @@ class NativeLoop:
                 closing=plan.closing or "",
             )
             shown = len(messages)
-            deadline = None if self.budgets.deadline_s is None else state.started + self.budgets.deadline_s
-            limits = Limits(plan.max_tokens, deadline, cancel)
+            limits = Limits(plan.max_tokens, self.loop.deadline(state), cancel)
             started = time.monotonic()
             try:
                 reply = self.api.reply(
-                    messages, self._tools, self._choice(plan, state), limits, self.sampling
+                    messages, self._tools, self._choice(plan, state), limits, self.loop.sampling
                 )
             except StoppedError as error:
                 completion = Completion("", error.stopped)
@@ -168,14 +161,14 @@ class NativeLoop:
 
     @property
     def _tools(self) -> list[ToolSpec]:
-        names = [spec.name for spec in self.toolbox.specs]
+        names = [spec.name for spec in self.loop.toolbox.specs]
         own = [] if INSUFFICIENT.name in names or not names else [INSUFFICIENT]
-        return [*self.toolbox.specs, *own]
+        return [*self.loop.toolbox.specs, *own]
 
     def _choice(self, plan: Plan, state: RunState) -> str:
         if not plan.spec.tools:
             return "none"
-        wanted = self.policy.tool_choice != "auto" and not state.steps
+        wanted = self.loop.policy.tool_choice != "auto" and not state.steps
         return "required" if wanted else "auto"
 
     def _broken(self, why: str) -> None:
@@ -216,9 +209,11 @@ class NativeLoop:
             self._say(messages, (), error.message)
             return None
         yield TurnRead(step, turn)
-        problem, guard = policy.objection(turn, plan, self.policy), "turn"
+        problem, guard = policy.objection(turn, plan, self.loop.policy), "turn"
         if not problem:
-            ending, problem = concluded(state, self.budgets, self.policy, plan, turn, completion.usage)
+            ending, problem = concluded(
+                state, self.loop.budgets, self.loop.policy, plan, turn, completion.usage
+            )
             if not problem:
                 state.add(completion, turn, closing=plan.closing)
                 return ending
@@ -251,43 +246,56 @@ class NativeLoop:
                 messages.append(_result(call, error.message))
                 continue
             yield TurnRead(step, turn)
-            problem = policy.objection(turn, plan, self.policy)
+            problem = policy.objection(turn, plan, self.loop.policy)
             if isinstance(turn, Finish) and not problem:
                 state.add(share, turn, closing=plan.closing, same_reply=number > 0)
-                return policy.ending_of(turn, plan, self.policy)  # insufficient: no check is made
-            if not problem and number and step >= self.budgets.max_steps:
+                return policy.ending_of(turn, plan, self.loop.policy)  # insufficient: no check is made
+            if not problem and number and step >= self.loop.budgets.max_steps:
                 problem = "not executed: the last step is kept for an answer"
             if not problem and (stopped := stopped_by(limits)):
                 problem = f"not executed: the run is being stopped ({stopped})"
-            call_id, started = f"{state.run_id}:{step}", time.monotonic()
-            if problem or not isinstance(turn, ToolCall):
-                observation = Observation(call.name, problem, ok=False, executed=False)
-            else:
-                yield ToolStarted(step, call_id, turn.tool, turn.arguments)
-                started = time.monotonic()
-                try:
-                    observation = self.toolbox.execute(turn)
-                except KeyboardInterrupt:
-                    observation = Observation(turn.tool, "interrupted; the outcome is unknown", ok=False)
+            call_id, seconds = f"{state.run_id}:{step}", 0.0
+            observation = Observation(call.name, problem, ok=False, executed=False)
+            if isinstance(turn, ToolCall) and not problem:
+                observation, seconds, interrupted = yield from self.loop.make_call(
+                    state, turn, share.usage, limits.cancel or threading.Event()
+                )
+                if interrupted:
                     state.add(share, turn, observation, same_reply=number > 0)
-                    yield ToolEnded(step, call_id, observation, time.monotonic() - started)
-                    raise
-            acts = guards.acts_on(state.steps, turn, observation, self.policy.guards)
+                    yield ToolEnded(step, call_id, observation, seconds)
+                    raise KeyboardInterrupt
+            acts = guards.acts_on(state.steps, turn, observation, self.loop.policy.guards)
             observation = replace(observation, note=guards.note(acts))
-            state.add(share, turn, observation, closing=plan.closing, same_reply=number > 0)
-            said = f"{observation.content}\nNote: {observation.note}" * bool(observation.note)
-            messages.append(_result(call, said or observation.content))
-            yield ToolEnded(step, call_id, observation, time.monotonic() - started)
+            said, excerpt = self._fit(messages, call, observation, step)
+            observation = replace(observation, excerpt=excerpt)
+            clipped = said if said != observation.content else None
+            state.add(share, turn, observation, shown=clipped, closing=plan.closing, same_reply=number > 0)
+            messages.append(_result(call, said + f"\nNote: {observation.note}" * bool(observation.note)))
+            yield ToolEnded(step, call_id, observation, seconds, clipped)
             if not observation.executed:
                 yield GuardActed(step, "turn", "refused", observation.content)
             for act in acts:
                 yield GuardActed(act.step, act.guard, act.action, act.detail)
         return None
 
+    def _room(self, messages: Sequence[Message]) -> policy.Room:
+        needed, size = self.api.count(messages, self._tools), self.api.server.n_ctx
+        return policy.Room(needed, min(size, self.loop.budgets.max_context or size))
+
+    def _fit(
+        self, messages: Sequence[Message], call: NativeCall, observation: Observation, step: int
+    ) -> tuple[str, Excerpt | None]:
+        """What the model is shown of a result: nothing asks for the rest here."""
+        room = self._room(messages)
+        left = room.left - room.kept_for_last_turn(self.loop.budgets) - 2 * SHORTEST_TURN
+        return paging.fit(
+            observation, step, left, lambda text: self.api.count([_result(call, text)], ()), more=False
+        )
+
     def _answer(self, reply: Reply) -> Finish:
         if not reply.content:
             raise ProtocolError("your reply was empty: call a tool, or answer")
-        if self.policy.answer_type is None:
+        if self.loop.policy.answer_type is None:
             return Finish(reply.thought, answer=reply.content)
         value, end = load_value(reply.content, 0)
         if reply.content[end:].strip():
@@ -315,7 +323,7 @@ def run_native(
         segment.text for segment in context.question(state.question, loop.policy.answer_type, state.recalled)
     )
     try:
-        return (yield from replace(native, policy=loop.policy).run(state, question, cancel))
+        return (yield from replace(native, loop=loop).run(state, question, cancel))
     except BrokenNativeError as error:
         state.forgiven = state.refused_turns
         yield replace(changed, reason=error.message)

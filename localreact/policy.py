@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
-from localreact import guards, paging
+from localreact import guards, paging, plans
 from localreact.budgets import FINAL_TURNS, REASONING_TAGS, SHORTEST_TURN, Budgets
 from localreact.checks import Check
 from localreact.errors import AnswerError, UsageError
@@ -22,6 +23,9 @@ QUOTE_FRAME = 30  # characters of a cited quote beside the quote itself
 ROOM_PER_QUOTE = 150  # characters; with less, there are fewer quotes rather than shorter ones
 INTERRUPTED = "not executed: the user asked for the answer now"
 
+Strategy = Literal["react", "plan"]
+"""One thought and one call after the other; or a plan first, whose steps are worked on so."""
+
 MAX_RECHECKS = 2
 """Answers that go back to the model because a check isn't met; the next one is partial."""
 
@@ -35,7 +39,7 @@ class Policy:
     Where answers `cite`, none is legal before there is something to quote.
 
     Raises:
-        UsageError: no such tool choice, or citing without tools.
+        UsageError: no such tool choice or strategy, citing or planning without tools.
     """
 
     tools: tuple[ToolSpec, ...] = ()
@@ -50,6 +54,8 @@ class Policy:
     checks: tuple[Check, ...] = ()
     """What an answer has to meet before it is accepted."""
 
+    strategy: Strategy = "react"
+
     def __post_init__(self) -> None:
         names = [tool.name for tool in self.tools]
         if self.tool_choice not in ("auto", "none", "required", *names):
@@ -61,6 +67,14 @@ class Policy:
             raise UsageError("a tool call is required, and there is no tool", "Give a tool.")
         if self.cite and (not names or self.tool_choice == "none"):
             raise UsageError("without tools there is nothing to cite", "Give tools, or leave citing off.")
+        if self.strategy not in get_args(Strategy):
+            raise UsageError(
+                f"there is no strategy {self.strategy!r}", f"Strategies: {', '.join(get_args(Strategy))}."
+            )
+        if self.strategy == "plan" and (not names or self.tool_choice == "none"):
+            raise UsageError("without tools there is nothing to plan", "Give tools, or don't plan.")
+        if self.strategy == "plan" and plans.PLAN in names:
+            raise UsageError("a tool can't be named 'plan' where runs have a plan", "Rename it.")
 
 
 @dataclass(frozen=True)
@@ -99,7 +113,7 @@ def is_late(state: RunState, budgets: Budgets) -> bool:
 
 def next_turn(state: RunState, budgets: Budgets, policy: Policy, room: Room) -> Plan | Ending:
     """What the next turn may be, or the ending where nothing is left to go on with."""
-    left = budgets.max_tokens - state.usage.generated
+    left = budgets.max_tokens - state.generated
     if state.refused_turns >= budgets.max_protocol_errors:
         return Ending("protocol_loop", f"{state.refused_turns} replies were no turn of the protocol")
     if len(state.steps) >= budgets.max_steps:
@@ -125,7 +139,10 @@ def next_turn(state: RunState, budgets: Budgets, policy: Policy, room: Room) -> 
     tokens = min(left if closing or not has_tools else left - budgets.kept_for_last_turn, in_context)
     if budgets.max_turn_tokens is not None:
         tokens = min(tokens, budgets.max_turn_tokens)
-    spec = _within(_legal(state, policy, has_tools, closing, judged), tokens)
+    spec = _legal(state, policy, has_tools, closing, judged)
+    if policy.strategy == "plan" and not closing:
+        spec = plans.narrowed(spec, state.steps, budgets, CHARACTERS_PER_TOKEN * tokens // 2)
+    spec = within(spec, tokens)
     return Plan(replace(spec, reasoning=reasoning), tokens, closing, reason)
 
 
@@ -173,7 +190,7 @@ def _reasoning(budgets: Budgets, room: Room) -> int:
     return max(0, min(budgets.reasoning_tokens, spare))
 
 
-def _within(spec: TurnSpec, tokens: int) -> TurnSpec:
+def within(spec: TurnSpec, tokens: int) -> TurnSpec:
     """The spec with bounds that such a number of tokens can reach, so that a string is closed by its
     bound rather than cut by the tokens."""
     characters = CHARACTERS_PER_TOKEN * tokens
@@ -225,6 +242,8 @@ def objection(turn: Turn, plan: Plan, policy: Policy) -> str:
         if (turn.tool, turn.arguments) in plan.spec.excluded:
             return "not executed: this very call was made before; change it, or finish"
         names = list(dict.fromkeys(tool.name for tool in plan.spec.tools))
+        if is_plan(turn, policy):
+            return plans.objection(turn, plan.spec)
         if turn.tool not in names:
             known = any(turn.tool == tool.name for tool in policy.tools)
             problem = f"{turn.tool} can't be called now" if known else f"there is no tool {turn.tool!r}"
@@ -233,6 +252,8 @@ def objection(turn: Turn, plan: Plan, policy: Policy) -> str:
             cut = f"{turn.truncated[0]} was cut at {plan.spec.argument_max} characters"
             return f"not executed: {cut}; shorten it"
     elif turn.answer is not None and not plan.spec.answer:
+        if any(tool.name == plans.PLAN for tool in plan.spec.tools) and policy.strategy == "plan":
+            return "there is something left to do first: say with plan what it is"
         return "an answer needs evidence: call a tool first"
     elif turn.answer is not None and (problem := quotes.objection(turn.evidence, plan.spec)):
         return problem
@@ -244,6 +265,10 @@ def objection(turn: Turn, plan: Plan, policy: Policy) -> str:
         except AnswerError as error:
             return error.message
     return ""
+
+
+def is_plan(turn: Turn, policy: Policy) -> bool:
+    return isinstance(turn, ToolCall) and turn.tool == plans.PLAN and policy.strategy == "plan"
 
 
 def ending_of(turn: Finish, plan: Plan, policy: Policy) -> Ending:
@@ -260,7 +285,7 @@ def ending_of(turn: Finish, plan: Plan, policy: Policy) -> Ending:
 def is_rechecked(state: RunState, budgets: Budgets, plan: Plan, usage: Usage) -> bool:
     """Whether an answer that doesn't meet a check goes back to the model; otherwise it is taken, as partial:
     after a few times, or where nothing is left to better it with. `usage` is this turn's."""
-    left = budgets.max_tokens - state.usage.generated - usage.generated
+    left = budgets.max_tokens - state.generated - usage.generated
     return (
         not plan.closing
         and sum(step.unmet for step in state.steps) < MAX_RECHECKS

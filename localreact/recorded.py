@@ -160,8 +160,10 @@ def _was_late(coming: Event) -> bool:
     return isinstance(coming, StepStarted) and coming.closing == "deadline"
 
 
-def _digest_of(coming: Event) -> tuple[int, int]:
-    return (coming.left_out, coming.told) if isinstance(coming, Compacted) else (0, 0)
+def _digest_of(coming: Event) -> tuple[int, int, Completion | None]:
+    if isinstance(coming, Compacted):
+        return coming.left_out, coming.told, coming.summary
+    return 0, 0, None
 
 
 def settings(loop: Loop) -> dict[str, Any]:
@@ -178,6 +180,8 @@ def settings(loop: Loop) -> dict[str, Any]:
         "cite": rules.cite,
         "guards": asdict(rules.guards),
         "checks": [getattr(each, "__name__", str(each)) for each in rules.checks],
+        "strategy": rules.strategy,
+        "summaries": loop.summaries,
     }
 
 
@@ -211,6 +215,7 @@ def check(trace: Trace, now: RunStarted, other_model: bool = False) -> None:
         "protocol": [before.protocol, now.protocol],
         "tools": [", ".join(before.tools), ", ".join(now.tools)],
         "grammar": [before.enforced or "none", now.enforced or "none"],
+        "strategy": [str(each.settings.get("strategy", "react")) for each in (before, now)],
     }
     for part, name in (("tools", "the tools' parameters"), ("answer", "the answer's type")):
         if part in before.setup:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from localreact.errors import UsageError
 from localreact.grammar import quotes
@@ -15,6 +15,10 @@ from localreact.trace.events import Event, RunEnded
 from localreact.types import Closing, Completion, Evidence, Observation, Source, Status, Timings, Turn, Usage
 
 Problem = Literal["refused", "length"]
+
+T = TypeVar("T")
+Events = Generator[Event, None, T]
+"""Yields events as they happen, then returns a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +71,23 @@ class Run:
     value: Any = None
     evidence: tuple[Evidence, ...] = ()
     round_trips: int = 0
+    inner: Usage = field(default_factory=Usage)
+    """What runs of other agents used that this run called as tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
     """What the prompt says of older steps where it doesn't hold them whole any more: those up to `told`
-    are in short, a line each, those up to `left_out` not even that. `shown` is what of their results
-    still stands there, by step: only that can be cited."""
+    are in short, a line each, those up to `left_out` not even that, but those up to `summed_up` are in
+    the model's own `summary`. `shown` is what of their results still stands there, by step: only that
+    can be cited."""
 
     left_out: int = 0
     told: int = 0
     lines: tuple[str, ...] = ()
     shown: Mapping[int, str] = field(default_factory=dict)
+    summary: str = ""
+    summed_up: int = 0
 
 
 @dataclass
@@ -95,6 +104,12 @@ class RunState:
     recalled: tuple[str, ...] = ()
     """Lines of earlier runs that stand before the question."""
 
+    parent: str = ""
+    """The call that this run works for, if it is another agent's."""
+
+    trace: Path | None = None
+    """Where it is recorded, if it is."""
+
     interrupted: bool = False
     """Somebody asked the run to finish: no more calls, an answer from what there is."""
     round_trips: int = 0
@@ -105,8 +120,9 @@ class RunState:
     """What is left of the deadline is for the answer."""
 
     digest: Digest = field(default_factory=Digest)
-    recorded: tuple[int, int] | None = None
-    """Where a run is gone through once more: how far its digest went then (left out, told)."""
+    recorded: tuple[int, int, Completion | None] | None = None
+    """Where a run is gone through once more: how far its digest went then (left out, told), and the
+    turn that summed it up."""
 
     @property
     def observations(self) -> list[Observation]:
@@ -141,6 +157,16 @@ class RunState:
         """Calls in a row, up to now, that failed."""
         made = [each for each in self.observations if each.executed]
         return next((n for n, each in enumerate(reversed(made)) if each.ok), len(made))
+
+    @property
+    def inner(self) -> Usage:
+        """What runs of other agents used that were called as tools."""
+        return sum((run.usage for each in self.observations for run in each.inner), Usage())
+
+    @property
+    def generated(self) -> int:
+        """Tokens that count against the budget, so far."""
+        return self.usage.generated + self.inner.generated
 
     @property
     def closing(self) -> Closing | None:
@@ -192,6 +218,7 @@ class RunState:
             seconds=time.monotonic() - self.started,
             evidence=ending.evidence,
             round_trips=self.round_trips,
+            inner=self.inner,
         )
 
     def outcome(self, ended: RunEnded) -> Run:
@@ -209,6 +236,7 @@ class RunState:
             value=self.value,
             evidence=ended.evidence,
             round_trips=ended.round_trips,
+            inner=ended.inner,
         )
 
 

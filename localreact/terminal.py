@@ -18,6 +18,7 @@ from localreact.trace.events import (
     Compacted,
     Event,
     GuardActed,
+    Planned,
     ProtocolChanged,
     RunEnded,
     RunStarted,
@@ -26,7 +27,7 @@ from localreact.trace.events import (
     ToolEnded,
     TurnRefused,
 )
-from localreact.types import Finish, Timings, ToolCall, Turn, Usage
+from localreact.types import Finish, InnerRun, Timings, ToolCall, Turn, Usage
 
 STYLES = {
     "reasoning": "dim",
@@ -99,6 +100,8 @@ class TerminalView:
                 text = shown if shown is not None else observation.content
                 cut = " …" if len(text) > SHOWN_OBSERVATION else ""
                 self._print(text[:SHOWN_OBSERVATION] + cut, "observation")
+                for run in observation.inner:
+                    self._print(f" [{inner(run)}]", "observation")
             case ProtocolChanged(protocol=protocol, enforced=enforced, level=level, reason=reason):
                 self._stream_answers = bool(enforced) and not self._checked
                 self._level = level
@@ -108,9 +111,14 @@ class TerminalView:
                 self._begin("", "")  # what was refused has been shown as the observation
                 if action != "refused":
                     self._print(f"Guard ({guard}): {LABELS[action]}{detail}\n", "guard")
+            case Planned(steps=steps):
+                self._begin("observation", "Plan: ")
+                after = f" (then: {'; '.join(steps[1:])})" if steps[1:] else ""
+                self._print(f"{steps[0]}{after}" if steps else "nothing is left to do", "observation")
             case Compacted(told=told, before=before, after=after):
                 self._begin("", "")
-                self._print(f"Context: steps 1 to {told} in short, {before} tokens now {after}\n", "guard")
+                how = "summed up" if event.summary and event.left_out == told else "in short"
+                self._print(f"Context: steps 1 to {told} {how}, {before} tokens now {after}\n", "guard")
             case RunEnded():
                 self._begin("", "")
                 if event.answer is not None and not self._answer_written:
@@ -162,6 +170,11 @@ class TerminalView:
             self._out.flush()
 
 
+def inner(run: InnerRun) -> str:
+    """A run that a call made, in a few words."""
+    return f"run {run.run_id}, {run.status}, {run.usage.generated} tokens"
+
+
 def summary(ended: RunEnded, level: str = "") -> str:
     """One line: how the run ended and what it took, and what held its turns where that wasn't we."""
     usage, timings = ended.usage, ended.timings
@@ -171,6 +184,8 @@ def summary(ended: RunEnded, level: str = "") -> str:
         + (f" in {ended.round_trips} replies" if 0 < ended.round_trips < ended.steps else ""),
         f"{usage.generated} tokens ({usage.forced} forced)",
     ]
+    if ended.inner.generated:
+        parts.append(f"{ended.inner.generated} in other agents' runs")
     if usage.reasoning:
         parts.append(f"{usage.reasoning} of reasoning")
     if (rate := _rate(usage, timings)) is not None:
@@ -203,6 +218,11 @@ def as_json(run: Run, model: str, level: str, protocol: str, trace: Path | None)
             record |= {"thought": step.turn.thought, "answer": step.turn.answer, "missing": step.turn.missing}
         if step.observation:
             record |= {"observation": step.observation.content, "ok": step.observation.ok}
+            if step.observation.inner:
+                record["runs"] = [
+                    {"run_id": run.run_id, "status": run.status, "trace": run.trace or None}
+                    for run in step.observation.inner
+                ]
         if step.reasoning:
             record["reasoning"] = step.reasoning
         if step.problem:
@@ -226,6 +246,7 @@ def as_json(run: Run, model: str, level: str, protocol: str, trace: Path | None)
             "forced": usage.forced,
             "masks": usage.masks,
             "reasoning": usage.reasoning,
+            "in_other_runs": run.inner.generated,
         },
         "round_trips": run.round_trips,
         "seconds": round(run.seconds, 3),

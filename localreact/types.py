@@ -216,12 +216,24 @@ class Excerpt:
 
 
 @dataclass(frozen=True, slots=True)
+class InnerRun:
+    """A run of another agent that a call made, as far as it got. `usage` and `cost` count against the
+    budgets of the run that called; `trace` is its file, if it has one."""
+
+    run_id: str
+    status: Status | Literal["unfinished"]
+    usage: Usage
+    cost: float = 0.0
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What the runtime says after a tool call. `ok` is false when the call failed or wasn't made.
 
     `content` is the whole result, `excerpt` what of it the model is shown (None: all of it). `unknown`
     says that the call may have taken effect or not: nobody knows. `note` is the runtime's own word beside
-    what the tool said.
+    what the tool said. `inner` are the runs of other agents that it came from.
     """
 
     tool: str
@@ -231,6 +243,7 @@ class Observation:
     unknown: bool = False
     excerpt: Excerpt | None = None
     note: str = ""
+    inner: tuple[InnerRun, ...] = ()
 
 
 # --- completing text ---------------------------------------------------------------------------

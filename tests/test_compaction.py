@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +17,12 @@ from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.resolve import open_endpoint
 from localreact.errors import UsageError
 from localreact.guards import Guards
-from localreact.protocols import JsonProtocol
+from localreact.protocols import JsonProtocol, protocol
+from localreact.replay import replay
 from localreact.run import Digest, RunState, Step
 from localreact.trace.events import Compacted, Event, StepStarted, TurnCompleted
+from localreact.trace.reading import load
+from localreact.trace.steps import stats_of
 from localreact.types import (
     Evidence,
     Finish,
@@ -146,7 +150,7 @@ def test_texts_that_were_no_turn_leave_no_trace_in_the_digest(read: Tool) -> Non
     assert run.status == "finished"
     assert all("PROSE" not in prompt.text for prompt in endpoint.prompts)
     refused = Step(1, None, None, Usage(), Timings(), "refused")
-    assert compaction.digest([refused], 0, 1, 1000).lines == ("\n- step 1: no turn",)
+    assert compaction.digest(Digest(), [refused], 0, 1, 1000).lines == ("\n- step 1: no turn",)
 
 
 def test_a_large_result_gets_a_quarter_of_the_context(read: Tool) -> None:
@@ -237,6 +241,131 @@ def test_keeping_less_than_no_step_is_refused() -> None:
         Agent(ScriptedEndpoint([]), keep_steps=-1)
 
 
+# --- summed up by the model
+
+NOTED = WRITE(Finish("I sum up.", answer="On day 37 the ship lay 11 miles off Cape 1, and went on since."))
+
+
+def summed(read: Tool, count: int, noted: str = NOTED, **options: Any) -> tuple[Run, list[Event], Asked]:
+    endpoint = Asked(calls(count), noted, options.pop("n_ctx", 1000))
+    options = {"max_steps": 60, "examples": 0, "summaries": True, **options}
+    running = Agent(endpoint, [read], **options).stream(QUESTION)
+    events = list(running)
+    return running.outcome, events, endpoint
+
+
+class Asked(ScriptedEndpoint):
+    """Says `noted` wherever it is asked to sum up, and its replies and then an answer elsewhere."""
+
+    def __init__(self, replies: Sequence[str], noted: str, n_ctx: int) -> None:
+        super().__init__(self._said([*replies, finish()]), n_ctx)
+        self._noted = noted
+
+    def _said(self, replies: Sequence[str]) -> Iterator[str]:
+        for reply in replies:
+            while self.prompts[-1].text.rpartition("User: ")[2].startswith(compaction.ASK):
+                yield self._noted
+            yield reply
+
+    @property
+    def turns(self) -> list[Prompt]:
+        return [prompt for prompt in self.prompts if compaction.ASK not in prompt.text]
+
+    @property
+    def asked(self) -> list[Prompt]:
+        return [prompt for prompt in self.prompts if compaction.ASK in prompt.text]
+
+
+def test_the_model_sums_older_steps_up_where_it_is_asked_to(read: Tool) -> None:
+    run, events, endpoint = summed(read, 40)
+    assert (run.status, len(run.steps)) == ("finished", 41)
+    compacted = [event for event in events if isinstance(event, Compacted)]
+    assert len(compacted) >= 2
+    assert all(event.summary and event.left_out == event.told for event in compacted)
+    assert len(endpoint.asked) == len(compacted)
+    last = endpoint.turns[-1].text
+    assert last.count(compaction.SUMMARY) == 1
+    assert "On day 37 the ship lay" in last
+    assert compaction.HEAD not in last
+    assert entry(40) in last
+    assert QUESTION in last
+    assert all(endpoint.count(prompt) < 1000 for prompt in endpoint.prompts)
+    assert [prompt.segments for prompt in endpoint.turns] == list(prompts_of(events))
+
+
+def test_a_summary_begins_with_what_is_evaluated_already_and_keeps_nothing(read: Tool) -> None:
+    _, _, endpoint = summed(read, 20)
+    for asked in endpoint.asked:
+        before = endpoint.prompts[endpoint.prompts.index(asked) - 1]
+        assert asked.segments[: len(before.segments)] == before.segments
+        assert asked.shared == before.shared
+        assert not asked.segments[-2].tokens
+
+
+def test_summaries_are_the_models_word_and_cannot_be_cited(read: Tool) -> None:
+    _, events, _ = summed(read, 20, cite=True, n_ctx=1200)
+    told = [event.told for event in events if isinstance(event, Compacted)]
+    last = [event for event in events if isinstance(event, StepStarted)][-1]
+    assert told
+    assert min(last.sources) == told[-1] + 1
+
+
+def test_summaries_count(read: Tool) -> None:
+    run, events, _ = summed(read, 40)
+    made = [event.summary for event in events if isinstance(event, Compacted) and event.summary]
+    turns = [event.completion for event in events if isinstance(event, TurnCompleted)]
+    assert run.usage == sum((each.usage for each in made + turns), Usage())
+    assert run.usage.sampled > sum(step.usage.sampled for step in run.steps)
+
+
+@pytest.mark.parametrize("noted", ["prose", "", WRITE(ToolCall("I read on.", "read", {"page": "x"}))])
+def test_where_nothing_comes_of_a_summary_there_are_lines(read: Tool, noted: str) -> None:
+    run, events, endpoint = summed(read, 20, noted)
+    assert run.status == "finished"
+    made = [event.summary for event in events if isinstance(event, Compacted) and event.summary]
+    assert len(made) == len(endpoint.asked) > 0
+    usages = [each.usage for each in made] + [each.usage for each in run.steps]
+    assert run.usage == sum(usages, Usage())
+    assert compaction.HEAD in endpoint.turns[-1].text
+    assert noted == "" or noted not in endpoint.turns[-1].text
+
+
+def test_lines_may_come_after_a_summary() -> None:
+    steps = [Step(n, ToolCall(f"thought {n}", "read", {}), None, Usage(), Timings()) for n in range(1, 9)]
+    before = compaction.summed_up("The gist.", 4)
+    after = compaction.digest(before, steps, 6, 8, 1000)
+    text = "".join(segment.text for segment in compaction.segments(after))
+    assert text.startswith(
+        f"{compaction.SUMMARY}The gist.{compaction.HEAD}\n- steps 5 to 6: left out\n- step 7"
+    )
+
+
+def test_a_run_that_was_summed_up_is_replayed_and_resumed(tmp_path: Path, read: Tool) -> None:
+    path = tmp_path / "run.jsonl"
+    run, _, straight = summed(read, 30, trace=path)
+    assert replay(load(path)).difference == ""
+    stats = stats_of(load(path))
+    assert stats.usage == run.usage
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    compacted = [n for n, line in enumerate(lines) if '"event": "Compacted"' in line]
+    for at in [next(n for n in range(at, len(lines)) if '"StepStarted"' in lines[n]) for at in compacted]:
+        (tmp_path / "cut.jsonl").write_text("".join(lines[:at]), "utf-8")
+        made = sum('"TurnCompleted"' in line for line in lines[:at])
+        rest = Asked(calls(30)[made:], NOTED, 1000)
+        numbers = itertools.count(made + 1)
+
+        @tool(name="read")
+        def on(page: str) -> str:
+            """Read on in the book."""
+            return entry(next(numbers))  # noqa: B023
+
+        agent = Agent(rest, [on], max_steps=60, examples=0, summaries=True)
+        resumed = agent.resume(tmp_path / "cut.jsonl")
+        assert (resumed.status, len(resumed.steps)) == ("finished", 31)
+        assert rest.prompts == straight.prompts[-len(rest.prompts) :]
+        assert replay(load(tmp_path / "cut.jsonl")).difference == ""
+
+
 # --- on models
 
 
@@ -288,7 +417,27 @@ def test_fifty_steps_in_2048_tokens_on_the_real_model(monkeypatch: pytest.Monkey
     assert evaluated <= 1.5 * new
 
 
-def test_random_logits_go_on_in_a_small_context(monkeypatch: pytest.MonkeyPatch, tiny_gguf: Any) -> None:
+@pytest.mark.slow
+def test_the_embedded_model_sums_up_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, smollm2: LlamaEndpoint, read: Tool
+) -> None:
+    only_calls(monkeypatch)
+    options: dict[str, Any] = {"max_steps": 12, "max_context": 640, "examples": 0, "max_turn_tokens": 120}
+    running = Agent(smollm2, [read], summaries=True, guards=PATIENT, **options).stream(QUESTION)
+    events = list(running)
+    assert len(running.outcome.steps) == 12
+    noted = [event.summary for event in events if isinstance(event, Compacted) and event.summary]
+    texts = [compaction.text_of(each, protocol("json", smollm2.card.spelling)) for each in noted]
+    assert texts
+    assert all(texts)
+    assert all(len(text) <= compaction.turn(640).answer_max for text in texts)
+    assert all(step.usage.prompt + step.usage.generated <= 640 for step in running.outcome.steps)
+
+
+@pytest.mark.parametrize("summaries", [False, True])
+def test_random_logits_go_on_in_a_small_context(
+    monkeypatch: pytest.MonkeyPatch, tiny_gguf: Any, summaries: bool
+) -> None:
     only_calls(monkeypatch)
     numbers = itertools.count(1)
 
@@ -298,7 +447,7 @@ def test_random_logits_go_on_in_a_small_context(monkeypatch: pytest.MonkeyPatch,
         number = next(numbers)
         return f"ship {number} at {number * 11} miles, sail {number * 3}"
 
-    endpoint = LlamaEndpoint(tiny_gguf, n_ctx=512, n_threads=1)
+    endpoint = LlamaEndpoint(tiny_gguf, n_ctx=1024 if summaries else 512, n_threads=1)
     agent = Agent(
         endpoint,
         [look],
@@ -308,10 +457,13 @@ def test_random_logits_go_on_in_a_small_context(monkeypatch: pytest.MonkeyPatch,
         examples=0,
         guards=PATIENT,
         sampling=Sampling(temperature=1.0),
+        summaries=summaries,
     )
     running = agent.stream("Go on.")
     events = list(running)
     assert running.outcome.status in ("partial", "insufficient", "max_steps")
     assert len(running.outcome.steps) == 30
-    assert [event for event in events if isinstance(event, Compacted)]
+    compacted = [event for event in events if isinstance(event, Compacted)]
+    assert compacted
+    assert any(event.summary for event in compacted) == summaries
     endpoint.close()

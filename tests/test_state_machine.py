@@ -11,11 +11,14 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from localreact import Agent, ScriptedEndpoint, tool
+from localreact import Agent, ScriptedEndpoint, compaction, tool
 from localreact.errors import EndpointError
 from localreact.guards import Guards
+from localreact.plans import LEAST_TURNS
 from localreact.protocols import PROTOCOLS, protocol
+from localreact.tools import current_call
 from localreact.trace.events import (
+    Compacted,
     Event,
     GuardActed,
     RunEnded,
@@ -49,6 +52,8 @@ class Runs(RuleBasedStateMachine):
         choice=st.sampled_from(["auto", "none", "required", "stock"]),
         guards=st.builds(Guards, st.integers(2, 3), st.integers(1, 4), st.integers(1, 6)),
         check=st.sampled_from(["", "good", "bad", "raises"]),
+        planning=st.booleans(),
+        summaries=st.booleans(),
     )
     def start(
         self,
@@ -63,8 +68,11 @@ class Runs(RuleBasedStateMachine):
         choice: str,
         guards: Guards,
         check: str,
+        planning: bool,
+        summaries: bool,
     ) -> None:
         self.write = protocol(name).write
+        planning = planning and max_steps >= LEAST_TURNS and choice != "none" and name != "bracket"
         self.replies: deque[str | BaseException] = deque()
         self.results: deque[str | BaseException] = deque()
         self.executed = self.written = 0
@@ -84,6 +92,12 @@ class Runs(RuleBasedStateMachine):
                 raise result
             return result
 
+        @tool(timeout=0.01, effects=True)
+        def hang(reason: str) -> str:
+            """Wait until nobody waits any longer."""
+            current_call().abandoned.wait(10)
+            return "late"
+
         def checked(run: object) -> bool:
             if check == "raises":
                 raise ValueError("a broken check")
@@ -93,7 +107,7 @@ class Runs(RuleBasedStateMachine):
         self.endpoint = ScriptedEndpoint(self._next_replies())
         agent = Agent(
             self.endpoint,
-            [stock],
+            [stock, hang],
             max_steps=max_steps,
             max_tokens=max_tokens,
             max_turn_tokens=max_turn_tokens,
@@ -105,13 +119,15 @@ class Runs(RuleBasedStateMachine):
             checks=[checked] if check else [],
             protocol=name,
             examples=0,
+            strategy="plan" if planning else "react",
+            summaries=summaries,
         )
         self.running = agent.stream("How many A7 are left?", self.cancel, tool_choice=choice)
         self._to_next_turn()
 
     def _next_replies(self) -> Iterator[str | BaseException]:
-        while True:
-            yield self.replies.popleft()
+        while True:  # between two turns the model is only asked for a summary
+            yield self.replies.popleft() if self.replies else self.write(Finish("I sum up.", answer="so far"))
 
     def _to_next_turn(self) -> None:
         """On to where the model is asked, or to the end."""
@@ -150,6 +166,16 @@ class Runs(RuleBasedStateMachine):
     @rule()
     def call_that_is_interrupted(self) -> None:
         self._reply(self.write(ToolCall(self._mark(), "stock", {"sku": "A7"})), KeyboardInterrupt())
+
+    @precondition(_going)
+    @rule()
+    def call_that_hangs(self) -> None:
+        self._reply(self.write(ToolCall(self._mark(), "hang", {"reason": "none"})))
+
+    @precondition(_going)
+    @rule(steps=st.lists(st.sampled_from(["look it up", "add", "x" * 200]), max_size=4))
+    def plan(self, steps: list[str]) -> None:
+        self._reply(self.write(ToolCall(self._mark(), "plan", {"steps": steps})))
 
     @precondition(_going)
     @rule(name=st.sampled_from(["Use stock", "stocks"]))
@@ -216,14 +242,22 @@ class Runs(RuleBasedStateMachine):
 
     @invariant()
     def prompts_fit(self) -> None:
-        for step, prompt in zip(self._of(StepStarted), self.endpoint.prompts, strict=False):
+        prompts = [prompt for prompt in self.endpoint.prompts if compaction.ASK not in prompt.text]
+        for step, prompt in zip(self._of(StepStarted), prompts, strict=False):
             assert self.endpoint.count(prompt) + step.max_tokens <= self.endpoint.n_ctx
             assert "How many A7 are left?" in prompt.text
 
     @invariant()
     def no_call_is_executed_twice(self) -> None:
         started, ended = self._of(ToolStarted), self._of(ToolEnded)
-        assert self.executed == len(started) == len({each.call_id for each in started})
+        assert self.executed == len([each for each in started if each.tool == "stock"])
+        assert len(started) == len({each.call_id for each in started})
+        assert all(
+            each.observation.unknown
+            for each in ended
+            if each.observation.tool == "hang" and each.observation.executed
+        )
+        assert "late" not in {each.observation.content for each in ended}
         assert len({each.call_id for each in ended}) == len(ended)
         assert {each.call_id for each in started} == {e.call_id for e in ended if e.observation.executed}
 
@@ -231,8 +265,9 @@ class Runs(RuleBasedStateMachine):
     def counts_are_true(self) -> None:
         state = self.running._state
         completions = [each.completion for each in self._of(TurnCompleted)]
+        summaries = [each.summary for each in self._of(Compacted) if each.summary]
         assert len(completions) == len(state.steps) <= self.max_steps
-        assert state.usage == sum((each.usage for each in completions), Usage())
+        assert state.usage == sum((each.usage for each in completions + summaries), Usage())
         assert state.usage.generated <= self.max_tokens
         assert len(self._of(TurnRefused)) == sum(step.problem is not None for step in state.steps)
         refused = [each for each in self._of(GuardActed) if each.action == "refused"]

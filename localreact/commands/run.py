@@ -8,7 +8,7 @@ import sys
 from contextlib import closing, nullcontext, redirect_stdout
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -20,6 +20,7 @@ from localreact.endpoints.address import KINDS
 from localreact.endpoints.llama import ENGINES
 from localreact.endpoints.resolve import DEFAULT_MODEL
 from localreact.errors import UsageError
+from localreact.policy import Strategy
 from localreact.protocols import PROTOCOLS
 from localreact.run import Running
 from localreact.terminal import TerminalView, as_json, print_json, printable
@@ -104,6 +105,14 @@ def run(
     max_context: Annotated[
         int | None, typer.Option(help="Tokens of a prompt with its turn at most, below the context's.")
     ] = None,
+    summaries: Annotated[
+        bool,
+        typer.Option("--summaries", help="Where the context is full, let the model sum older steps up."),
+    ] = False,
+    strategy: Annotated[
+        str,
+        typer.Option(help="react; or plan: say first what is to be done, then do that step by step."),
+    ] = "react",
     archive: Annotated[
         Path | None, typer.Option(help="File to keep what runs find out in, and to recall it from.")
     ] = None,
@@ -211,6 +220,8 @@ def run(
                 deadline=deadline,
                 max_turn_tokens=max_turn_tokens,
                 max_context=max_context,
+                summaries=summaries,
+                strategy=cast(Strategy, strategy),
                 archive=archive,
                 checks=[named(each) for each in check or ()],
                 sampling=Sampling(temp, top_k, top_p, min_p, seed, repeat_penalty),

@@ -45,7 +45,7 @@ def list_(
             print(printable(f"{row['run_id']}  unreadable: {row['problem']}"))
             continue
         steps = f"{row['steps']} step{'s' * (row['steps'] != 1)}"
-        question = " ".join(row["question"].split())
+        question = "↳ " * bool(row["parent"]) + " ".join(row["question"].split())
         line = f"{row['run_id']}  {row['status']:<16} {steps:>9} {row['seconds']:>8.1f} s  {question}"
         print(printable(line if len(line) <= 140 else line[:139] + "…"))
 
@@ -64,6 +64,7 @@ def _row(listed: store.Listed) -> dict[str, Any]:
         "seconds": round(stats.seconds, 3),
         "tokens": stats.usage.generated,
         "model": began.model,
+        "parent": began.parent or None,
         "question": began.question,
     }
 
@@ -115,6 +116,7 @@ def _stats(counted: Stats) -> dict[str, Any]:
             "sampled": usage.sampled,
             "forced": usage.forced,
             "of reasoning": usage.reasoning,
+            "of other agents' runs": counted.inner.generated,
             "of prompts, evaluated": usage.prompt - usage.reused,
             "of prompts, reused": usage.reused,
         },

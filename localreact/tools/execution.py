@@ -15,11 +15,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal, TypeVar
 
 from localreact.errors import UsageError
 from localreact.tools.results import collected
+from localreact.types import InnerRun
 
 T = TypeVar("T")
 
@@ -30,9 +32,31 @@ Gone = Literal["timeout", "deadline", "cancelled"]
 
 
 @dataclass(frozen=True, eq=False)
+class Outer:
+    """What a run that a tool makes has to know of the run that called the tool.
+
+    How many tokens, until when (in `time.monotonic()` seconds) and at what cost it may go on; None is no
+    limit. `traces` is the folder of that run's trace, `finishing` tells whether it was asked to come to its
+    end. A run puts into `runs` what tells how far it got.
+    """
+
+    tokens: int | None = None
+    deadline: float | None = None
+    cost: float | None = None
+    traces: Path | None = None
+    finishing: Callable[[], bool] = bool
+    runs: list[Callable[[], InnerRun]] = field(default_factory=list)
+
+    @property
+    def inner(self) -> tuple[InnerRun, ...]:
+        """The runs that were made, as far as they got."""
+        return tuple(run() for run in self.runs)
+
+
+@dataclass(frozen=True, eq=False)
 class Call:
     """A call under way. `intent` is the model's thought; `abandoned` is set when nobody waits for the
-    result any longer."""
+    result any longer; `outer` is for tools that are agents themselves."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -40,6 +64,7 @@ class Call:
     step: int = 0
     intent: str = ""
     abandoned: threading.Event = field(default_factory=threading.Event)
+    outer: Outer = field(default_factory=Outer)
 
     @property
     def key(self) -> str:

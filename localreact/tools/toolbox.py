@@ -112,7 +112,8 @@ class Toolbox:
         """Make a call. Whatever the tool raises becomes an observation; only Ctrl-C passes through.
 
         No longer than the tool's timeout, the deadline (in `time.monotonic()` seconds) and `cancel`
-        allow. `under` is what the tool sees as `current_call()`.
+        allow. `under` is what the tool sees as `current_call()`. A tool may return an observation of its
+        own; others become one.
         """
         if problem := self.refusal(call):
             return Observation(call.tool, problem, ok=False, executed=False)
@@ -121,19 +122,23 @@ class Toolbox:
         timeout = self.timeout if tool.timeout is None else tool.timeout
 
         def finish(value: Any) -> Observation:
+            if isinstance(value, Observation):
+                said = value.content
+                return replace(value, tool=call.tool, excerpt=tool.trim.excerpt(said, said))
             value = materialised(value)
             content = as_text(value)
             return Observation(call.tool, content, excerpt=tool.trim.excerpt(value, content))
 
         try:
-            return execution.run(
+            seen = execution.run(
                 lambda: tool.invoke(call.arguments), finish, under, Waiting(timeout, deadline, cancel)
             )
         except Abandoned as gone:
-            return _cut_off(tool, gone.why, timeout)
+            seen = _cut_off(tool, gone.why, timeout)
         except (Exception, SystemExit) as error:  # a tool is somebody else's code: anything goes
             text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            return Observation(call.tool, text, ok=False)
+            seen = Observation(call.tool, text, ok=False)
+        return replace(seen, inner=under.outer.inner)
 
 
 def _cut_off(tool: Tool, why: Gone, timeout: float) -> Observation:

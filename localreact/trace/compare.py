@@ -7,6 +7,7 @@ from typing import Any
 
 from localreact.trace.events import (
     Event,
+    Planned,
     RunEnded,
     StepStarted,
     ToolEnded,
@@ -63,6 +64,8 @@ def _story(event: Event, prompts: bool, limits: bool) -> dict[str, Any]:
             }
             if prompts:
                 story["observation as shown"] = event.shown
+        case Planned(steps=steps):
+            story |= {"plan": steps}
         case RunEnded():
             story |= {
                 "status": event.status,
@@ -84,6 +87,8 @@ def told(event: Event) -> str:
             return _short(f"{event.tool}({json.dumps(dict(event.arguments), ensure_ascii=False)}) is called")
         case ToolEnded(observation=observation):
             return _short(f"{observation.tool} gave {observation.content!r}")
+        case Planned(steps=steps):
+            return _short(f"the plan is {'; '.join(steps) or 'done'}")
         case RunEnded(status=status, reason=reason):
             return _short(f"the run ends as {status}{f' ({reason})' * bool(reason)}")
     return type(event).__name__

@@ -16,7 +16,8 @@ class RunStarted:
     `enforced` is the grammar language that holds every turn, or empty: turns are only checked; `level` says
     the same in words, and who enforces it. `setup` is what the agent was made of (tools, delimiters, …),
     enough to replay the run without it. `resumed` is how many steps the sittings before had made, None in
-    the first one. `recalled` are lines of earlier runs that stand before the question.
+    the first one. `recalled` are lines of earlier runs that stand before the question. `parent` is the
+    call (of another run) that this one works for, if there is one.
     """
 
     run_id: str
@@ -33,6 +34,7 @@ class RunStarted:
     resumed: int | None = None
     level: str = ""
     recalled: tuple[str, ...] = ()
+    parent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +134,19 @@ class GuardActed:
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """What is left to do, as the model says in this step; from now on the first of `steps` is worked on."""
+
+    step: int
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Compacted:
     """Older steps were put in short. Of the segments of the prompt so far the first `kept` stay; the
     next step's prompt goes on from there. Steps up to `told` are in short, those up to `left_out` not
-    even that. `before` and `after` are the prompt's tokens."""
+    even that. `before` and `after` are the prompt's tokens. `summary` is the turn in which the model
+    summed them up, where it was asked to."""
 
     step: int
     kept: int
@@ -143,6 +154,7 @@ class Compacted:
     left_out: int
     before: int
     after: int
+    summary: Completion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +171,9 @@ class RunEnded:
     round_trips: int = 0
     """Replies of the model; fewer than steps where one reply held several calls (`native`)."""
 
+    inner: Usage = field(default_factory=Usage)
+    """What runs of other agents used that this run called as tools; not in `usage`."""
+
 
 Event = (
     RunStarted
@@ -171,6 +186,7 @@ Event = (
     | ToolEnded
     | ProtocolChanged
     | GuardActed
+    | Planned
     | Compacted
     | RunEnded
 )

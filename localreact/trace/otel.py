@@ -17,6 +17,7 @@ from localreact._version import __version__
 from localreact.errors import MissingPartError
 from localreact.trace.events import (
     Event,
+    Planned,
     RunEnded,
     RunStarted,
     StepStarted,
@@ -90,6 +91,10 @@ class Spans:
             case TurnRefused(problem=problem) if self._run:
                 details = {"localreact.problem": problem} if self._content else {}
                 self._run.add_event("localreact.turn_refused", {"localreact.step": event.step, **details})
+            case Planned() if self._run:
+                counted: dict[str, Any] = {"localreact.step": event.step, "localreact.left": len(event.steps)}
+                planned = {"localreact.plan": event.steps} if self._content else {}
+                self._run.add_event("localreact.planned", counted | planned)
             case ToolStarted():
                 attributes = {
                     "gen_ai.tool.name": event.tool,

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from localreact.trace.events import (
+    Compacted,
+    Planned,
     RunEnded,
     RunStarted,
     StepStarted,
@@ -35,6 +37,7 @@ class RecordedStep:
     called_at: float | None = None
     ended: ToolEnded | None = None
     ended_at: float | None = None
+    planned: tuple[str, ...] | None = None
 
     @property
     def prompt(self) -> tuple[Segment, ...]:
@@ -67,6 +70,8 @@ def steps_of(entries: Iterable[Entry]) -> list[RecordedStep]:
                 step.turn = turn
             case TurnRefused(problem=problem):
                 step.refused = problem
+            case Planned():
+                step.planned = event.steps
             case ToolStarted():
                 step.called, step.called_at = event, at
             case ToolEnded():
@@ -86,8 +91,9 @@ class ToolUse:
 class Stats:
     """What a run took, counted from its events: also where it never came to its end.
 
-    `usage` counts every turn, those too that were made again after a crash. `tool_s` and `other_s` are
-    the seconds in tools, and in neither tools nor the model.
+    `usage` counts every turn, those too that were made again after a crash, and summaries; `inner` what
+    runs of other agents used that were called as tools. `tool_s` and `other_s` are the seconds in tools,
+    and in neither tools nor the model.
     """
 
     run_id: str
@@ -96,6 +102,7 @@ class Stats:
     sittings: int
     refused: int
     usage: Usage = field(default_factory=Usage)
+    inner: Usage = field(default_factory=Usage)
     timings: Timings = field(default_factory=Timings)
     tool_s: float = 0.0
     seconds: float = 0.0
@@ -128,7 +135,11 @@ def stats_of(trace: Trace) -> Stats:
             stats.usage += event.completion.usage
             stats.timings += event.completion.timings
             stats.stops[event.completion.stop] += 1
+        elif isinstance(event, Compacted) and event.summary is not None:
+            stats.usage += event.summary.usage
+            stats.timings += event.summary.timings
         elif isinstance(event, ToolEnded):
+            stats.inner = sum((run.usage for run in event.observation.inner), stats.inner)
             use = stats.tools.setdefault(event.observation.tool, ToolUse())
             executed = event.observation.executed
             use.calls += executed

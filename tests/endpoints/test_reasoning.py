@@ -274,7 +274,7 @@ def test_turns_that_the_model_did_not_write_have_their_reasoning_closed(endpoint
         return "found"
 
     agent = Agent(endpoint, [search], examples=2)
-    text = agent._opening.prompt.text
+    text = agent._parts.opening.prompt.text
     known = tags(endpoint)
     assert text.count(known.open) == text.count(known.close) == (4 if known.opened else 0)
 
