@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,7 @@ from localreact.tools.toolbox import TIMEOUT
 from localreact.trace.events import Event
 from localreact.trace.jsonl import path_for
 from localreact.trace.reading import Trace, load
-from localreact.types import Sampling
+from localreact.types import Sampling, ToolExample
 
 
 class Agent:
@@ -302,13 +302,15 @@ class Agent:
         share: float = 0.5,
         timeout: float = math.inf,
         cost: float = 0.0,
+        examples: Sequence[ToolExample] = (),
     ) -> Tool:
         """This agent as a tool of another: it gets a question, works on it in a run of its own, with its
         own tools and a trace of its own, and its answer is the result. How its run ended is told with it.
 
         It may use up a `share` of the tokens, the time and the cost that are left to the run that calls
         it, and no more than its own budgets. What it used counts against that run's. Stopping that run
-        stops it; `timeout` bounds one question besides (in seconds). `cost` is a call's own.
+        stops it; `timeout` bounds one question besides (in seconds). `cost` is a call's own, `examples`
+        are worked uses, as of any tool.
 
         Raises:
             UsageError: a share that is none.
@@ -329,6 +331,7 @@ class Agent:
             timeout=timeout,
             cost=cost,
             effects=any(self.toolbox[each.name].effects for each in self.toolbox.specs),
+            examples=examples,
         )
 
     def _running(

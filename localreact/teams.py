@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
 
 from localreact.budgets import SHORTEST_TURN
 from localreact.errors import UsageError
@@ -20,7 +23,9 @@ from localreact.run import Run, Running, RunState
 from localreact.tools import Call, Tool, current_call, tool
 from localreact.tools.execution import Outer
 from localreact.trace.events import RunEnded
-from localreact.types import InnerRun, Observation
+from localreact.types import InnerRun, Observation, ToolExample
+
+LONGEST = 500  # characters of a question: the model has to ask, not to go on
 
 
 def within(loop: Loop, outer: Outer, share: float) -> Loop:
@@ -55,6 +60,7 @@ def as_tool(
     timeout: float,
     cost: float,
     effects: bool,
+    examples: Sequence[ToolExample],
 ) -> Tool:
     """The tool whose calls are runs that `begin` begins; `spent` tells what a run cost.
 
@@ -64,8 +70,8 @@ def as_tool(
     if not 0 < share <= 1:
         raise UsageError(f"a share is a number above 0, up to 1, not {share}")
 
-    @tool(name=name, description=description, timeout=timeout, effects=effects, cost=cost)
-    def ask(question: str) -> Observation:
+    @tool(name=name, description=description, timeout=timeout, effects=effects, cost=cost, examples=examples)
+    def ask(question: Annotated[str, Field(min_length=1, max_length=LONGEST)]) -> Observation:
         """
         Args:
             question: What it is to find out, in full: it sees nothing else.

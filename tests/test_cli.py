@@ -269,6 +269,31 @@ def test_an_answer_cites_what_a_tool_said() -> None:
     assert "has no place for citations" in refused.stderr
 
 
+def test_a_plan_is_shown_as_it_is_made(tiny_gguf: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "run.jsonl"
+    options = [
+        "-m",
+        str(tiny_gguf),
+        "--strategy",
+        "plan",
+        "--max-tokens",
+        "900",
+        "--temp",
+        "1",
+        "--seed",
+        "4",
+    ]
+    done = localreact("run", "What is 2+2?", *options, "--trace", str(trace), "--json", "-T", "calculator")
+    document = json.loads(done.stdout)
+    assert read_trace(trace)[0]["settings"]["strategy"] == "plan"
+    plans = [record for record in read_trace(trace) if record["event"] == "Planned"]
+    made = [each for each in document["steps"] if each.get("tool") == "plan" and "observation" not in each]
+    assert [each["arguments"]["steps"] for each in made] == [each["steps"] for each in plans]
+    assert ("Plan: " in done.stderr) == bool(plans)
+    assert "Plan: " in localreact("trace", "show", str(trace)).stderr or not plans
+    assert localreact("run", "x", "-m", str(tiny_gguf), "--strategy", "tree").returncode == 2
+
+
 def test_an_answer_that_a_check_turned_down_is_not_on_stdout_twice() -> None:
     done = localreact("run", "What is 3*45+2*12?", "--check", "matches:[a-z]+", "--check", "grounded")
     assert (done.returncode, done.stdout) == (1, "159\n")

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from localreact import Agent
+from localreact import Agent, Call, Guards, Run
 from localreact.endpoints import chat_api, probe
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.errors import UsageError
+from localreact.run import Running
+from localreact.tools import current_call
 from localreact.tools.decorator import Tool, tool
-from localreact.trace.events import ProtocolChanged, RunStarted, ToolEnded
+from localreact.trace.events import Event, GuardActed, ProtocolChanged, RunStarted, ToolEnded, ToolStarted
 from localreact.trace.jsonl import read_trace
 from tests.fakes import GRAMMARS, Fake, serving
 
@@ -214,6 +216,164 @@ def test_a_typed_answer(counting: Tool) -> None:
     ):
         run = agent.run("How many bolts?", answer=int)
     assert (run.status, run.value) == ("finished", 3)
+
+
+# --- the same policies as over a grammar
+
+
+def native(chat: list[dict[str, Any]], *tools: Tool, **options: Any) -> tuple[Running, list[Event], Fake]:
+    fake = Fake("openai", chat=chat)
+    options = {"protocol": "native", "max_steps": 12, **options}
+    with serving(fake), Agent(fake.address, tools, **options) as agent:
+        running = agent.stream("How many bolts?")
+        events = list(running)
+    return running, events, fake
+
+
+def said_by_tools(fake: Fake) -> list[str]:
+    return [str(each["content"]) for each in fake.chats[-1]["messages"] if each["role"] == "tool"]
+
+
+def acts(events: list[Event]) -> list[tuple[str, str]]:
+    return [(event.guard, event.action) for event in events if isinstance(event, GuardActed)]
+
+
+BOLT = calls(("stock", {"sku": "bolt"}))
+
+
+def test_a_repeated_call_is_told_then_refused_then_the_tools_close(
+    counting: Tool, executed: list[str]
+) -> None:
+    running, events, fake = native([*[BOLT] * 5, says("3")], counting)
+    assert executed == ["bolt", "bolt"]
+    assert acts(events) == [
+        ("repeat", "noted"),
+        ("repeat", "excluded"),
+        ("turn", "refused"),
+        ("turn", "refused"),
+        ("turn", "refused"),
+        ("stuck", "closed"),
+    ]
+    told = said_by_tools(fake)
+    assert told[1] == "3\nNote: the same call gave the same result in step 1"
+    assert "this very call was made before" in told[2]
+    run = running.outcome
+    assert (run.status, run.reason, run.answer) == ("partial", "stuck", "3")
+    assert fake.chats[-1]["tool_choice"] == "none"
+
+
+def test_other_words_for_the_same_search_are_a_circle_here_too() -> None:
+    asked: list[str] = []
+
+    @tool
+    def search(query: str) -> str:
+        """Search the pages of the archive."""
+        asked.append(query)
+        return "no pages found"
+
+    searches = [calls(("search", {"query": query})) for query in ("a bolt", "the bolt", "bolts", "one bolt")]
+    gone = calls(("insufficient", {"missing": "a page on bolts"}))
+    running, events, _ = native([*searches, gone], search, guards=Guards(rephrased=2))
+    assert asked == ["a bolt", "the bolt", "bolts"]
+    assert ("rephrase", "excluded") in acts(events)
+    assert (running.outcome.status, running.outcome.missing) == ("insufficient", "a page on bolts")
+
+
+def test_failed_calls_in_a_row_close_the_tools_here_too() -> None:
+    @tool
+    def stock(sku: str) -> int:
+        """How many of an article are left."""
+        raise OSError(f"no shelf {sku}")
+
+    four = [calls(("stock", {"sku": str(number)})) for number in range(3)]
+    gone = calls(("insufficient", {"missing": "the shelves"}))
+    running, events, _ = native([*four, gone], stock, max_tool_errors=3)
+    assert ("stuck", "closed") in acts(events)
+    assert (running.outcome.status, running.outcome.reason) == ("insufficient", "stuck")
+
+
+def test_what_a_check_says_goes_back_to_the_model_here_too(counting: Tool) -> None:
+    def in_words(run: Run) -> str:
+        return "" if "bolt" in (run.answer or "") else "say of what"
+
+    running, events, fake = native([BOLT, says("3"), says("3 bolts")], counting, checks=[in_words])
+    assert (running.outcome.status, running.outcome.answer) == ("finished", "3 bolts")
+    assert acts(events) == [("check", "refused")]
+    assert fake.chats[-1]["messages"][-1] == {"role": "user", "content": "say of what"}
+    assert running.outcome.steps[1].unmet
+
+
+def test_after_two_tries_an_answer_is_partial_here_too(counting: Tool) -> None:
+    running, _, _ = native([BOLT, *[says("3")] * 3], counting, checks=[lambda run: "no"])
+    assert (running.outcome.status, running.outcome.reason, len(running.outcome.steps)) == (
+        "partial",
+        "no",
+        4,
+    )
+
+
+def test_a_call_with_effects_waits_for_approval_and_costs_count(executed: list[str]) -> None:
+    """What a person has to allow is asked for, whatever the protocol."""
+    asked: list[tuple[str, str]] = []
+
+    @tool(effects=True, cost=2)
+    def pay(bill: str) -> str:
+        """Pay a bill with real money."""
+        executed.append(bill)
+        return f"paid, under {current_call().key}"
+
+    def approval(call: Call) -> bool:
+        asked.append((call.tool, call.key))
+        return bool(call.arguments["bill"] != "two")
+
+    bills = [calls(("pay", {"bill": bill})) for bill in ("one", "two", "three", "four")]
+    running, events, fake = native([*bills, says("paid")], pay, approval=approval, max_cost=5)
+    run = running.outcome
+    assert executed == ["one", "three"]
+    assert asked == [("pay", f"{run.run_id}:{number}") for number in (1, 2, 3)]
+    told = said_by_tools(fake)
+    assert told[0] == f"paid, under {run.run_id}:1"
+    assert "needs a person's approval" in told[1]
+    assert "bring the cost to 6 of 5" in told[3]
+    started = [event for event in events if isinstance(event, ToolStarted)]
+    assert [(event.effects, event.approved) for event in started] == [(True, True)] * 2
+
+
+def test_a_long_result_is_cut_with_a_mark_and_kept_whole(counting: Tool) -> None:
+    @tool
+    def book(page: str) -> str:
+        """Read a page of the book."""
+        return "many words " * 1000
+
+    running, _, fake = native([calls(("book", {"page": "1"})), says("words")], book)
+    (told,) = said_by_tools(fake)
+    assert len(told) < 4200
+    assert "7000 of 11000 characters left out" in told
+    seen = running.outcome.steps[0]
+    assert seen.observation is not None
+    assert len(seen.observation.content) == 11000
+    assert seen.shown == told
+
+
+def test_a_hung_tool_ends_with_the_runs_deadline() -> None:
+    @tool
+    def hang(reason: str) -> str:
+        """Wait until nobody waits any longer."""
+        current_call().abandoned.wait(30)
+        return "late"
+
+    running, events, _ = native([calls(("hang", {"reason": "x"}))], hang, deadline=0.7)
+    assert running.outcome.status == "deadline"
+    assert "the run's time was up" in str([e.observation for e in events if isinstance(e, ToolEnded)])
+
+
+def test_plans_and_citations_have_no_place_here(counting: Tool) -> None:
+    with serving(Fake("openai")) as fake:
+        for options, lacking in (({"cite": True}, "citations"), ({"strategy": "plan"}, "plans")):
+            with pytest.raises(UsageError, match=f"no place for {lacking}"):
+                Agent(fake.address, [counting], protocol="native", **options)
+            with Agent(fake.address, [counting], protocol="auto", **options) as agent:
+                assert agent.protocol_version == "react-json/1"
 
 
 def test_native_is_for_servers(tiny: LlamaEndpoint, counting: Tool) -> None:

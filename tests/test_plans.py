@@ -339,6 +339,7 @@ def test_random_logits_make_a_plan_first_and_keep_to_it(tiny: LlamaEndpoint, nam
         """Look out of the window."""
         return "a ship on the horizon"
 
+    made = 0
     for seed in range(6):
         agent = Agent(
             tiny,
@@ -356,6 +357,8 @@ def test_random_logits_make_a_plan_first_and_keep_to_it(tiny: LlamaEndpoint, nam
         assert not [event for event in events if isinstance(event, GuardActed) and event.action == "refused"]
         first = run.steps[0].turn
         assert first is None or (isinstance(first, ToolCall) and first.tool == "plan")
+        made += len([event for event in events if isinstance(event, Planned)])
+    assert made >= 2  # some are cut off by the tokens
 
 
 @pytest.mark.parametrize("engine", ["gbnf", "outlines"])

@@ -86,6 +86,22 @@ def test_the_real_model_obeys_a_choice(smollm2: LlamaEndpoint) -> None:
 # --- dead calls
 
 
+def test_the_last_turn_admits_an_ending_and_nothing_else(tiny: LlamaEndpoint) -> None:
+    @tool
+    def look(far: bool) -> str:
+        """Look out of the window."""
+        return "a ship"
+
+    for seed in range(4):
+        agent = Agent(tiny, [look], max_steps=3, examples=0, sampling=Sampling(temperature=1.0, seed=seed))
+        running = agent.stream("What is out there?")
+        begun = [event for event in running if isinstance(event, StepStarted)]
+        for number, event in enumerate(begun, 1):
+            assert (event.tools == ()) == (number == 3)
+        last = running.outcome.steps[-1].turn
+        assert len(begun) < 3 or last is None or isinstance(last, Finish)
+
+
 def test_a_call_repeated_without_news_leaves_the_language(stock: Tool) -> None:
     agent = Agent(ScriptedEndpoint([call(), call(), call(), call("B2"), FINISH]), [stock])
     run = agent.run("How many A7 are left?")
