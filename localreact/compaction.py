@@ -15,9 +15,9 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from localreact import plans
 from localreact.context import Transcript
 from localreact.errors import ProtocolError
-from localreact.plans import PLAN
 from localreact.protocols import Protocol
 from localreact.protocols.base import read_first
 from localreact.run import Digest, Step
@@ -44,7 +44,8 @@ def segments(digest: Digest) -> list[Segment]:
         told.append(Segment(HEAD, True))
     if digest.left_out > digest.summed_up:
         told.append(Segment(f"\n- steps {digest.summed_up + 1} to {digest.left_out}: left out", True))
-    return told + [Segment(line) for line in digest.lines]
+    plan = [Segment("\n\n", True), Segment(digest.plan)] if digest.plan else []
+    return told + [Segment(line) for line in digest.lines] + plan
 
 
 def digest(before: Digest, steps: Sequence[Step], left_out: int, told: int, size: int) -> Digest:
@@ -54,7 +55,7 @@ def digest(before: Digest, steps: Sequence[Step], left_out: int, told: int, size
     made = {step.number: _line(step, width) for step in steps[left_out:told]}
     shown = {number: text for number, (_, text) in made.items()}
     lines = tuple(line for line, _ in made.values())
-    return Digest(left_out, told, lines, shown, before.summary, before.summed_up)
+    return Digest(left_out, told, lines, shown, before.summary, before.summed_up, _plan(steps[:told]))
 
 
 def longer(
@@ -96,9 +97,9 @@ def text_of(completion: Completion, protocol: Protocol) -> str:
     return said.answer or "" if isinstance(said, Finish) else ""
 
 
-def summed_up(summary: str, told: int) -> Digest:
+def summed_up(summary: str, steps: Sequence[Step], told: int) -> Digest:
     """The steps up to `told`, in a summary."""
-    return Digest(told, told, summary=summary, summed_up=told)
+    return Digest(told, told, summary=summary, summed_up=told, plan=_plan(steps[:told]))
 
 
 def _line(step: Step, width: int) -> tuple[str, str]:
@@ -108,7 +109,7 @@ def _line(step: Step, width: int) -> tuple[str, str]:
     parts = [f"\n- step {step.number}: {_short(step.turn.thought, width // 4)}"]
     if isinstance(step.turn, ToolCall):
         arguments = json.dumps(dict(step.turn.arguments), ensure_ascii=False)
-        parts.append(f" {step.turn.tool} {_short(arguments, width if _is_plan(step) else width // 4)}")
+        parts.append(f" {step.turn.tool} {_short(arguments, width // 4)}")
     shown = ""
     if step.observation is not None:
         seen = step.observation.content if step.shown is None else step.shown
@@ -117,8 +118,10 @@ def _line(step: Step, width: int) -> tuple[str, str]:
     return "".join(parts), shown
 
 
-def _is_plan(step: Step) -> bool:
-    return isinstance(step.turn, ToolCall) and step.turn.tool == PLAN and step.observation is None
+def _plan(steps: Sequence[Step]) -> str:
+    """What the model was told to do when it last planned in these steps."""
+    found = plans.current(steps)
+    return plans.told(found[0]) if found else ""
 
 
 def _short(text: str, characters: int) -> str:

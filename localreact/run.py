@@ -80,7 +80,7 @@ class Digest:
     """What the prompt says of older steps where it doesn't hold them whole any more: those up to `told`
     are in short, a line each, those up to `left_out` not even that, but those up to `summed_up` are in
     the model's own `summary`. `shown` is what of their results still stands there, by step: only that
-    can be cited."""
+    can be cited. `plan` is what was to be done, where that was said in one of them."""
 
     left_out: int = 0
     told: int = 0
@@ -88,6 +88,7 @@ class Digest:
     shown: Mapping[int, str] = field(default_factory=dict)
     summary: str = ""
     summed_up: int = 0
+    plan: str = ""
 
 
 @dataclass

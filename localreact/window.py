@@ -73,7 +73,7 @@ class Window:
     ) -> Digest:
         """The steps up to `told` in short; where it is recorded, as it was then."""
         if summary is not None and (text := compaction.text_of(summary, self.protocol)):
-            return compaction.summed_up(text, told)
+            return compaction.summed_up(text, state.steps, told)
         if left_out is not None:
             return compaction.digest(state.digest, state.steps, left_out, told, size)
         return compaction.longer(state.digest, state.steps, told, size, self._count)

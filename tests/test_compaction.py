@@ -332,7 +332,7 @@ def test_where_nothing_comes_of_a_summary_there_are_lines(read: Tool, noted: str
 
 def test_lines_may_come_after_a_summary() -> None:
     steps = [Step(n, ToolCall(f"thought {n}", "read", {}), None, Usage(), Timings()) for n in range(1, 9)]
-    before = compaction.summed_up("The gist.", 4)
+    before = compaction.summed_up("The gist.", steps, 4)
     after = compaction.digest(before, steps, 6, 8, 1000)
     text = "".join(segment.text for segment in compaction.segments(after))
     assert text.startswith(

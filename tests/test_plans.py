@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from localreact import Agent, Guards, Run, ScriptedEndpoint, Tool, plans, tool
+from localreact import Agent, Guards, Run, ScriptedEndpoint, Tool, compaction, plans, tool
 from localreact.budgets import Budgets
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.errors import EndpointError, GrammarError, UsageError
@@ -19,7 +20,7 @@ from localreact.protocols import protocol
 from localreact.replay import replay
 from localreact.run import Step
 from localreact.tools.builtin import load_tools
-from localreact.trace.events import Event, GuardActed, Planned, StepStarted
+from localreact.trace.events import Compacted, Event, GuardActed, Planned, StepStarted
 from localreact.trace.html import page
 from localreact.trace.reading import load
 from localreact.trace.steps import steps_of
@@ -241,6 +242,35 @@ def test_without_the_strategy_there_is_no_plan(stock: Tool) -> None:
     assert "plan" not in prompts[0]
     assert run.steps[0].observation is not None
     assert "there is no tool 'plan'" in run.steps[0].observation.content
+
+
+@pytest.mark.parametrize("summaries", [False, True])
+def test_in_a_small_context_the_step_at_hand_stays_in_the_prompt(summaries: bool) -> None:
+    numbers = itertools.count(1)
+
+    @tool
+    def stock(sku: str) -> str:
+        """How many of an article are left."""
+        number = next(numbers)
+        return f"shelf {number} holds {number * 37} nuts and {number * 91} bolts from crate {number * 7}"
+
+    def replies() -> Iterator[str]:
+        yield plan("count all the shelves", "add them up")
+        for number in range(30):
+            while compaction.ASK in endpoint.prompts[-1].text:
+                yield finish("many nuts on every shelf so far")
+            yield call(f"S{number}")
+
+    endpoint = ScriptedEndpoint(replies(), n_ctx=900)
+    options: dict[str, Any] = {"examples": 0, "max_steps": 50, "summaries": summaries, "strategy": "plan"}
+    running = Agent(endpoint, [stock], **options).stream(QUESTION)
+    compacted = [event for event in running if isinstance(event, Compacted)]
+    assert len(compacted) >= 2
+    assert all(bool(event.summary) == summaries for event in compacted)
+    for prompt in endpoint.prompts[1:]:
+        assert "Do this now: count all the shelves\nAfter that: add them up" in prompt.text.replace(
+            "\\n", "\n"
+        )
 
 
 # --- what is kept of it

@@ -90,6 +90,7 @@ def test_a_router_sends_each_question_to_the_specialist_for_it(tmp_path: Path) -
         assert within.started.run_id == each.inner[0].run_id
         assert within.ended is not None
         assert within.ended.status == each.inner[0].status == "finished"
+        assert replay(within).difference == ""
     assert len(list(tmp_path.glob("*.jsonl"))) == 3
 
 
