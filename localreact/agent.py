@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Any
 from localreact import fitting, teams
 from localreact.archive import Archive
 from localreact.assembly import assembled
-from localreact.asyncs import awaited, in_thread
+from localreact.asyncs import AsyncTwins
 from localreact.budgets import Budgets
 from localreact.checks import Check
 from localreact.decoding import samplers
@@ -38,7 +38,7 @@ from localreact.trace.reading import Trace, load
 from localreact.types import Sampling, ToolExample
 
 
-class Agent:
+class Agent(AsyncTwins):
     """Answers questions with tools, every turn held to its grammar.
 
         agent = Agent(tools=[calculator])
@@ -272,25 +272,6 @@ class Agent:
         are to be executed: each recorded event, and what comes of it now. After a first difference the
         rest means little."""
         return self._parts.replayed(trace, answer, execute)
-
-    async def arun(self, question: str, *, tool_choice: str = "auto", answer: Any = None) -> Run:
-        """`run` without blocking the event loop. Cancelling the task cancels the run."""
-        return await awaited(
-            lambda cancel: self.run(question, cancel, tool_choice=tool_choice, answer=answer)
-        )
-
-    async def astream(
-        self, question: str, *, tool_choice: str = "auto", answer: Any = None
-    ) -> AsyncIterator[Event]:
-        """`stream` without blocking the event loop. Closing the iterator cancels the run."""
-        cancel = threading.Event()
-        try:
-            async for event in in_thread(
-                lambda: self.stream(question, cancel, tool_choice=tool_choice, answer=answer)
-            ):
-                yield event
-        finally:
-            cancel.set()
 
     # --- for other agents
 

@@ -1,4 +1,4 @@
-"""Iterating on a thread, for those who await."""
+"""Runs on a thread, for those who await."""
 
 from __future__ import annotations
 
@@ -6,19 +6,50 @@ import asyncio
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
+
+from localreact.run import Run, Running
+from localreact.trace.events import Event
 
 T = TypeVar("T")
 
 
-async def awaited(work: Callable[[threading.Event], T]) -> T:
-    """What `work` returns, done on a thread; it is handed what is set when the task is cancelled."""
-    cancel = threading.Event()
-    try:
-        return await asyncio.to_thread(work, cancel)
-    except asyncio.CancelledError:
-        cancel.set()
-        raise
+class Runs(Protocol):
+    """What runs questions and blocks until they are answered."""
+
+    def run(
+        self, question: str, cancel: threading.Event | None = None, *, tool_choice: str, answer: Any
+    ) -> Run: ...
+
+    def stream(
+        self, question: str, cancel: threading.Event | None = None, *, tool_choice: str, answer: Any
+    ) -> Running: ...
+
+
+class AsyncTwins:
+    """`run` and `stream` for those who await."""
+
+    async def arun(self: Runs, question: str, *, tool_choice: str = "auto", answer: Any = None) -> Run:
+        """`run` without blocking the event loop. Cancelling the task cancels the run."""
+        cancel = threading.Event()
+        try:
+            return await asyncio.to_thread(self.run, question, cancel, tool_choice=tool_choice, answer=answer)
+        except asyncio.CancelledError:
+            cancel.set()
+            raise
+
+    async def astream(
+        self: Runs, question: str, *, tool_choice: str = "auto", answer: Any = None
+    ) -> AsyncIterator[Event]:
+        """`stream` without blocking the event loop. Closing the iterator cancels the run."""
+        cancel = threading.Event()
+        try:
+            async for event in in_thread(
+                lambda: self.stream(question, cancel, tool_choice=tool_choice, answer=answer)
+            ):
+                yield event
+        finally:
+            cancel.set()
 
 
 class _End:
