@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from localreact import ScriptedEndpoint
 from localreact.cli import app
-from localreact.errors import EndpointError
+from localreact.errors import EndpointError, UsageError
 from localreact.eval import runner
 from tests.eval.lab import ANSWER, CALL, NOTHING, write_suite
 from tests.test_cli import localreact
@@ -19,7 +19,7 @@ from tests.test_cli import localreact
 def scripted(monkeypatch: pytest.MonkeyPatch, *replies: str | BaseException) -> None:
     """Every model is this script."""
     endpoint = ScriptedEndpoint(replies)
-    monkeypatch.setattr(runner, "open_endpoint", lambda model, engine: endpoint)
+    monkeypatch.setattr(runner, "open_endpoint", lambda *options: endpoint)
 
 
 def test_a_suite_on_the_small_model(tmp_path: Path) -> None:
@@ -36,14 +36,16 @@ def test_a_suite_on_the_small_model(tmp_path: Path) -> None:
     ]
     suite.write_text("".join(json.dumps(each) + "\n" for each in tasks))
     out = tmp_path / "out"
-    done = localreact("eval", str(suite), "--rounds", "2", "-o", str(out), "--no-html")
+    done = localreact("eval", str(suite), "--rounds", "2", "--deterministic", "-o", str(out), "--no-html")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("json/llguidance: 2/2 = 100.0%")
     summary = json.loads((out / "summary.json").read_text("utf-8"))
     (arm,) = summary["arms"]
     assert arm["ledgers"]["format_failure"]["count"] == arm["ledgers"]["forged"]["count"] == 0
     assert arm["ledgers"]["format_failure"]["of"] == 4
-    assert arm["drift"]["identical"]["tools"] == {"count": 2, "of": 2}
+    assert summary["settings"]["deterministic"] is True
+    assert all(each == {"count": 2, "of": 2} for each in arm["drift"]["identical"].values())
+    assert arm["drift"]["changed"] == []
     assert arm["cost"]["forced"] > 0
     assert arm["cost"]["tokens_per_second"] > 0
     again = localreact("eval", "report", str(out), "--no-html")
@@ -59,6 +61,7 @@ def test_a_suite_on_the_small_model(tmp_path: Path) -> None:
         (["react30", "--arms", "json/free,,text/free"], "an empty name"),
         (["react30", "--rounds", "0"], "at least 1"),
         (["react30", "-m", "nothing.gguf"], "there is no model 'nothing.gguf'"),
+        (["react30", "--deterministic", "-j", "2"], "side by side on one model aren't deterministic"),
         (["report", "."], "holds no evaluation"),
         (["compare", ".", "."], "holds no evaluation"),
     ],
@@ -102,6 +105,24 @@ def test_what_is_not_measured_makes_the_exit_code_1(tmp_path: Path, monkeypatch:
     assert "text/free+stops: 1/2 = 50.0%" in done.output
 
 
+def test_how_a_model_is_opened_can_be_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def opened(*options: object) -> ScriptedEndpoint:
+        asked.append(options)
+        return ScriptedEndpoint([CALL, ANSWER])
+
+    monkeypatch.setattr(runner, "open_endpoint", opened)
+    path, out = str(write_suite(tmp_path, {})), str(tmp_path / "out")
+    command = ["eval", path, "-m", "some", "--arms", "text/free+stops", "-o", out, "--no-html"]
+    options = ["--ctx", "512", "-t", "1", "--deterministic"]
+    assert CliRunner().invoke(app, [*command, *options]).exit_code == 0
+    assert asked == [("some", 512, 1, "free", True)]
+    done = CliRunner().invoke(app, command)
+    assert isinstance(done.exception, UsageError)
+    assert "deterministic True, not False" in str(done.exception)
+
+
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted(ScriptedEndpoint):
         def count(self, prompt):  # type: ignore[no-untyped-def]
@@ -111,7 +132,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             return super().count(prompt)
 
     endpoint = Interrupted([CALL, ANSWER, CALL, ANSWER])
-    monkeypatch.setattr(runner, "open_endpoint", lambda model, engine: endpoint)
+    monkeypatch.setattr(runner, "open_endpoint", lambda *options: endpoint)
     path, out = str(write_suite(tmp_path, {}, {})), str(tmp_path / "out")
     command = ["eval", path, "--arms", "text/free+stops", "-o", out, "--no-html"]
     done = CliRunner().invoke(app, command)

@@ -25,7 +25,7 @@ from localreact.eval.compare import as_text, compare
 from localreact.eval.journal import Done, Journal
 from localreact.eval.outside.imports import KINDS, import_suite
 from localreact.eval.report import name_of, told, write_report
-from localreact.eval.runner import Plan, execute
+from localreact.eval.runner import Opening, Plan, execute
 from localreact.eval.tasks import open_suite
 from localreact.terminal import print_json, printable
 from localreact.types import Sampling
@@ -67,6 +67,21 @@ def run(
     retries: Annotated[int, typer.Option(help="New attempts of a task when its endpoint failed.")] = 2,
     temp: Annotated[float, typer.Option(help="Temperature; 0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the first round; the others count on from it.")] = 0,
+    ctx: Annotated[
+        int | None, typer.Option(help="Tokens of context. Default: as the model card says.")
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "-t", "--threads", help="Threads that evaluate a model. Default: physical cores it may use."
+        ),
+    ] = None,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic", help="Bit for bit the same runs in every greedy round, at some cost in speed."
+        ),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Folder of the results. Default: eval-SUITE here.")
     ] = None,
@@ -85,11 +100,12 @@ def run(
         Sampling(temperature=temp, seed=seed),
         retries,
         jobs,
+        Opening(ctx, threads, deterministic),
     )
     if html:
         plots.check_available()  # before an hour's work, not after it
     folder = out or Path(f"eval-{opened.name}")
-    with closing(Journal(folder, opened, {"temperature": temp, "seed": seed})) as journal:
+    with closing(Journal(folder, opened, plan.settings)) as journal:
         todo = [item.key for item in plan.items]
         with _cancelled_by_interrupt() as cancel, closing(execute(plan, journal, cancel)) as running:
             _follow(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from localreact.agent import Agent
 from localreact.endpoints.base import Endpoint
@@ -22,6 +23,18 @@ from localreact.types import Sampling
 
 OpenEndpoint = Callable[[str, str], Endpoint]
 """From a model and an engine to an endpoint."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How models in process are opened; None: as their card, or this machine, says."""
+
+    n_ctx: int | None = None
+    n_threads: int | None = None
+    deterministic: bool = False
+
+    def __call__(self, model: str, engine: str) -> Endpoint:
+        return open_endpoint(model, self.n_ctx, self.n_threads, engine, self.deterministic)
 
 
 @dataclass(frozen=True)
@@ -38,10 +51,21 @@ class Plan:
     sampling: Sampling = field(default_factory=Sampling)
     retries: int = 2
     parallel: int = 1
+    opening: Opening = field(default_factory=Opening)
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or self.parallel < 1 or self.retries < 0:
             raise UsageError("rounds and parallel tasks are at least 1, retries at least 0")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a resumed evaluation has to agree with."""
+        return {
+            "temperature": self.sampling.temperature,
+            "seed": self.sampling.seed,
+            "deterministic": self.opening.deterministic,
+            "n_ctx": self.opening.n_ctx,
+        }
 
     @property
     def items(self) -> list[Item]:
@@ -79,42 +103,53 @@ def execute(
     plan: Plan,
     journal: Journal,
     cancel: threading.Event | None = None,
-    open_model: OpenEndpoint = lambda model, engine: open_endpoint(model, engine=engine),
+    open_model: OpenEndpoint | None = None,
 ) -> Generator[Done, None, None]:
     """Run what isn't in the journal, or was lost there, and yield each task when it is in it. `cancel` stops
-    between turns; a task that was stopped so isn't done.
+    between turns; a task that was stopped so isn't done. `open_model` is used instead of the plan's opening.
 
     Raises:
         LocalReactError: a model can't be had, or an arm can't work on a task (nothing of it runs then).
     """
     cancel = cancel or threading.Event()
-    pending = [item for item in plan.items if _is_pending(journal.done.get(item.key))]
-    for (model, engine), group in groupby(pending, lambda item: (item.model, item.arm.engine)):
-        items = list(group)
+    if plan.parallel > 1 and plan.opening.deterministic:
+        raise UsageError(
+            "runs side by side on one model aren't deterministic",
+            "Leave out -j, or give each its own process: --executor ray.",
+        )
+    for (model, engine), items in pending(plan, journal):
         if cancel.is_set():
             return
-        with closing(open_model(model, engine)) as endpoint:
-            _check(plan, items, endpoint)
+        with closing((open_model or plan.opening)(model, engine)) as endpoint:
+            check(plan, items, endpoint)
             yield from _execute(plan, journal, items, endpoint, cancel)
+
+
+def pending(plan: Plan, journal: Journal) -> Iterator[tuple[tuple[str, str], list[Item]]]:
+    """What isn't done yet, or was lost, by model and engine."""
+    items = [item for item in plan.items if (done := journal.done.get(item.key)) is None or done.lost]
+    for shared, group in groupby(items, lambda item: (item.model, item.arm.engine)):
+        yield shared, list(group)
 
 
 def _execute(
     plan: Plan, journal: Journal, items: Iterable[Item], endpoint: Endpoint, cancel: threading.Event
 ) -> Generator[Done, None, None]:
-    def work(item: Item) -> Done | None:
-        done = None if cancel.is_set() else _work(plan, journal, item, endpoint, cancel)
+    def finished(item: Item) -> Done | None:
+        before = journal.done.get(item.key)
+        done = None if cancel.is_set() else work(plan, item, endpoint, cancel, before, journal.folder)
         if done is not None:
             journal.add(done)
         return done
 
     if plan.parallel == 1:
         for item in items:
-            if (done := work(item)) is not None:
+            if (done := finished(item)) is not None:
                 yield done
         return
     with ThreadPoolExecutor(plan.parallel, "localreact eval") as pool:
         try:
-            for future in as_completed([pool.submit(work, item) for item in items]):
+            for future in as_completed([pool.submit(finished, item) for item in items]):
                 if (done := future.result()) is not None:
                     yield done
         except BaseException:
@@ -122,15 +157,14 @@ def _execute(
             raise
 
 
-def _work(
-    plan: Plan, journal: Journal, item: Item, endpoint: Endpoint, cancel: threading.Event
+def work(
+    plan: Plan, item: Item, endpoint: Endpoint, cancel: threading.Event, before: Done | None, folder: Path
 ) -> Done | None:
-    """The task with its attempts, those of an earlier evaluation before; None where it was cancelled."""
-    before = journal.done.get(item.key)
+    """The task with its attempts, those of an earlier evaluation `before`; None where it was cancelled."""
     attempts = list(before.attempts) if before else []
     for _ in range(plan.retries + 1):
         trace = item.trace(len(attempts) + 1)
-        agent = _agent(plan, item, endpoint, journal.folder / trace)
+        agent = _agent(plan, item, endpoint, folder / trace)
         run = agent.run(item.task.question, cancel, tool_choice=item.task.policy.get("tool_choice", "auto"))
         if run.status == "cancelled":
             cancel.set()
@@ -140,10 +174,6 @@ def _work(
         if not lost:
             break
     return Done(*item.key, tuple(attempts), attempts[-1].status == "endpoint_error")
-
-
-def _is_pending(done: Done | None) -> bool:
-    return done is None or done.lost
 
 
 def _agent(plan: Plan, item: Item, endpoint: Endpoint, trace: Path | None) -> Agent:
@@ -158,7 +188,7 @@ def _agent(plan: Plan, item: Item, endpoint: Endpoint, trace: Path | None) -> Ag
     )
 
 
-def _check(plan: Plan, items: Iterable[Item], endpoint: Endpoint) -> None:
+def check(plan: Plan, items: Iterable[Item], endpoint: Endpoint) -> None:
     """That every arm can work on every kind of task."""
     seen = set()
     for item in items:

@@ -60,12 +60,8 @@ def plan_of(path: Path, *arms: str, **options: Any) -> Plan:
 def run(plan: Plan, out: Path, replies: Iterable[str | BaseException]) -> list[Done]:
     """Run what isn't done; the replies go to the tasks in their order."""
     endpoint: Endpoint = ScriptedEndpoint(replies)
-    with closing(Journal(out, plan.suite, settings_of(plan))) as journal:
-        return list(execute(plan, journal, open_model=lambda model, engine: endpoint))
-
-
-def settings_of(plan: Plan) -> dict[str, Any]:
-    return {"temperature": plan.sampling.temperature, "seed": plan.sampling.seed}
+    with closing(Journal(out, plan.suite, plan.settings)) as journal:
+        return list(execute(plan, journal, open_model=lambda *_: endpoint))
 
 
 def evaluate(

@@ -14,7 +14,7 @@ from localreact.eval.journal import Journal
 from localreact.eval.report import write_report
 from localreact.eval.runner import execute
 from localreact.types import Span
-from tests.eval.lab import ANSWER, CALL, evaluate, plan_of, settings_of, write_suite
+from tests.eval.lab import ANSWER, CALL, evaluate, plan_of, write_suite
 
 FORGED = f"{CALL}\nObservation: 9 pieces"
 ON = "\nThought: I know it now.\nFinal Answer: 9 pieces\n"
@@ -69,8 +69,8 @@ class Stopping(ScriptedEndpoint):
 def test_what_a_stop_string_cut_off_was_begun(tmp_path: Path) -> None:
     plan = plan_of(write_suite(tmp_path, {}), "text/free+stops")
     endpoint = Stopping([FORGED, ANSWER])
-    with closing(Journal(tmp_path / "out", plan.suite, settings_of(plan))) as journal:
-        list(execute(plan, journal, open_model=lambda model, engine: endpoint))
+    with closing(Journal(tmp_path / "out", plan.suite, plan.settings)) as journal:
+        list(execute(plan, journal, open_model=lambda *_: endpoint))
     (figures,) = write_report(tmp_path / "out", html=False)["arms"]
     assert {name for name, share in figures["ledgers"].items() if share["count"]} == {"right", "forged"}
 

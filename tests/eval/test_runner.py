@@ -16,7 +16,7 @@ from localreact.eval.report import write_report
 from localreact.eval.runner import execute
 from localreact.trace.jsonl import read_trace
 from localreact.types import Sampling
-from tests.eval.lab import ANSWER, CALL, NOTHING, evaluate, plan_of, run, settings_of, write_suite
+from tests.eval.lab import ANSWER, CALL, NOTHING, evaluate, plan_of, run, write_suite
 
 FAILS = EndpointError("the server is gone")
 
@@ -140,8 +140,8 @@ def test_a_cancelled_task_is_not_done(tmp_path: Path) -> None:
             return super().count(prompt)
 
     endpoint = Cancelling([CALL, ANSWER, CALL, ANSWER])
-    with closing(Journal(tmp_path / "out", plan.suite, settings_of(plan))) as journal:
-        done = list(execute(plan, journal, cancel, open_model=lambda model, engine: endpoint))
+    with closing(Journal(tmp_path / "out", plan.suite, plan.settings)) as journal:
+        done = list(execute(plan, journal, cancel, open_model=lambda *_: endpoint))
     assert [each.task for each in done] == ["t1"]
     assert [each.task for each in run(plan, tmp_path / "out", [CALL, ANSWER])] == ["t2"]
 
