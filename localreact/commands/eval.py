@@ -55,8 +55,9 @@ def run(
     arms: Annotated[
         list[str] | None,
         typer.Option(
-            help="What to compare: PROTOCOL/ENGINE and options, as in json/llguidance or text/free+stops, or "
-            "a preset of the suite; several with commas. Default: the suite's."
+            help="What to compare: PROTOCOL/ENGINE and options, as in json/llguidance or text/free+stops; of "
+            "a server also native and langgraph; or a preset of the suite; several with commas. Default: the "
+            "suite's."
         ),
     ] = None,
     models: Annotated[

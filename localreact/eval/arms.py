@@ -3,6 +3,9 @@
 An arm is written PROTOCOL/ENGINE, then what differs from the usual policy: `json/llguidance`,
 `text/free+stops`, `text/free+nogate`, `json/llguidance+cite`. `card` as the protocol is the model card's.
 An engine `free` enforces nothing; `+stops` at least ends its turns at the protocol's stop strings.
+
+Two arms are another's work over the same server, with the same tools: `native`, the server's own tool
+calling, and `langgraph`, LangGraph's ready-made ReAct agent on top of that.
 """
 
 from __future__ import annotations
@@ -19,18 +22,25 @@ from localreact.protocols import PROTOCOLS
 from localreact.types import Completion, Limits, Prompt, Sampling, Span, TurnGrammar
 
 DEFAULT_ARMS = ("json/llguidance",)
+OTHERS = ("native", "langgraph")
 OPTIONS = ("nogate", "cite", "stops")
 
 
 @dataclass(frozen=True)
 class Arm:
+    """One of OTHERS has that as its protocol, and needs no grammar (engine `free`)."""
+
     protocol: str
     engine: str
     options: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        return "+".join((f"{self.protocol}/{self.engine}", *self.options))
+        return (
+            self.protocol
+            if self.protocol in OTHERS
+            else "+".join((f"{self.protocol}/{self.engine}", *self.options))
+        )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -44,7 +54,8 @@ class Arm:
 
     def endpoint(self, endpoint: Endpoint) -> Endpoint:
         """The endpoint as this arm uses it."""
-        return endpoint if self.engine != "free" or "stops" in self.options else without_stops(endpoint)
+        as_it_is = self.engine != "free" or "stops" in self.options or self.protocol in OTHERS
+        return endpoint if as_it_is else without_stops(endpoint)
 
 
 def arm(text: str) -> Arm:
@@ -52,11 +63,13 @@ def arm(text: str) -> Arm:
     Raises:
         UsageError: no such arm.
     """
+    if text in OTHERS:
+        return Arm(text, "free")
     main, *options = text.split("+")
     protocol, slash, engine = main.partition("/")
     hint = (
         f"Write PROTOCOL/ENGINE and options, as in text/free+stops. Protocols: {', '.join(PROTOCOLS)}, card; "
-        f"engines: {', '.join(ENGINES)}; options: {', '.join(OPTIONS)}."
+        f"engines: {', '.join(ENGINES)}; options: {', '.join(OPTIONS)}. Or write {' or '.join(OTHERS)}."
     )
     if not slash or protocol not in (*PROTOCOLS, "card") or engine not in ENGINES:
         raise UsageError(f"there is no arm {text!r}", hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from localreact.types import Finish, ToolCall, Turn
 Record = Mapping[str, Any]
 
 SETUP = ("model", "fingerprint", "protocol", "enforced", "chat_format", "version")
+MESSAGES = ("native/", "langgraph/")
+"""Protocols whose completions are chat messages."""
 TOKENS = ("prompt", "reused", "sampled", "forced", "reasoning", "masks")
 
 
@@ -37,6 +40,7 @@ class Measured:
     texts: tuple[str, ...]
     longest_failure: int
     complete: bool
+    round_trips: int
     evidence_seen: int
     evidence_wanted: int
     tokens: Mapping[str, int]
@@ -46,9 +50,12 @@ class Measured:
 
 @dataclass
 class _Step:
-    """What the trace has of one step."""
+    """What the trace has of one step. `message`: the text is a chat message, with its calls. `same_reply`:
+    a further call of the reply before."""
 
-    started: Record = field(default_factory=dict)
+    number: int = 0
+    message: bool = False
+    same_reply: bool = False
     completion: Record = field(default_factory=dict)
     turn: Turn | None = None
     extra: int = 0
@@ -62,7 +69,9 @@ class _Step:
 
     @property
     def written(self) -> str:
-        """All that the model wrote, what a stop string cut off too."""
+        """All that the model wrote, what a stop string cut off too; of a chat message what it says."""
+        if self.message:
+            return str(_message(self.text).get("content") or "")
         spans = [span for span in self.completion.get("spans", ()) if not span.get("reasoning")]
         return "".join(span["text"] for span in spans) or self.text
 
@@ -80,7 +89,12 @@ class _Step:
             return "broken_off"
         if self.completion["stop"] == "length":
             return "truncated"
-        return "format_failure" if self.text.strip() else "empty"
+        return "format_failure" if self.written.strip() or self.calls else "empty"
+
+    @property
+    def calls(self) -> int:
+        """Calls in a chat message."""
+        return len(_message(self.text).get("tool_calls") or ()) if self.message else 0
 
 
 def measure(trace: Path, task: Task) -> Measured:
@@ -109,6 +123,7 @@ def measure(trace: Path, task: Task) -> Measured:
         texts=tuple(step.text for step in steps),
         longest_failure=_longest(steps),
         complete=bool(ended) and first.get("event") == "RunStarted",
+        round_trips=ended.get("round_trips", 0),
         evidence_seen=sum(each in shown for each in task.evidence),
         evidence_wanted=len(task.evidence),
         tokens={name: usage.get(name, 0) for name in TOKENS},
@@ -135,10 +150,16 @@ def judge(task: Task, ended: Record, calls: Sequence[ToolCall]) -> str:
 
 def _steps(records: Sequence[Record]) -> list[_Step]:
     steps: list[_Step] = []
+    message = False
     for record in records:
+        if record["event"] in ("RunStarted", "ProtocolChanged"):
+            message = record["protocol"].startswith(MESSAGES)
+        elif record["event"] in ("TurnRead", "TurnRefused") and record["step"] > steps[-1].number:
+            before = steps[-1].completion
+            steps.append(_Step(record["step"], message, same_reply=True, completion=before))
         match record["event"]:
             case "StepStarted":
-                steps.append(_Step(started=record))
+                steps.append(_Step(record["step"], message))
             case "TurnCompleted":
                 steps[-1].completion = record["completion"]
             case "TurnRead":
@@ -150,6 +171,14 @@ def _steps(records: Sequence[Record]) -> list[_Step]:
             case "ToolEnded":
                 steps[-1].ended = record
     return steps
+
+
+def _message(text: str) -> Record:
+    try:
+        message = json.loads(text)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}
 
 
 def _turn(record: Record) -> Turn:
@@ -185,15 +214,18 @@ def _count_steps(steps: Sequence[_Step], tools: Sequence[str]) -> Counter[str]:
 
 
 def _losses(step: _Step, turn: Turn) -> list[str]:
-    """Naive readers that misread a legal text. One for JSON isn't asked where there is no JSON."""
-    if step.repaired:
+    """Naive readers that misread a legal text. One for JSON isn't asked where there is no JSON, and none
+    where a server reads."""
+    if step.repaired or step.message:
         return []
     return [name for name in parser_loss(step.own, turn) if name != "first_brace" or "{" in step.own]
 
 
 def _count_written(counts: Counter[str], step: _Step) -> None:
+    if step.same_reply:
+        return
     raw = read_raw(step.written)
-    counts["several_actions"] += raw.actions > 1
+    counts["several_actions"] += raw.actions > 1 or step.calls > 1
     if raw.forged:
         counts["forged"] += 1
         counts["forged_believed"] += raw.went_on

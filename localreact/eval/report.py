@@ -38,6 +38,8 @@ _SETUP = (
 _COSTS = (
     ("steps", "steps"),
     ("steps_per_task", "steps a task"),
+    ("round_trips", "round trips: replies of the model"),
+    ("round_trips_per_task", "round trips a task"),
     ("tokens", "tokens generated"),
     ("forced", "… forced by the grammar"),
     ("reasoning", "tokens of reasoning"),

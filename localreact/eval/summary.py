@@ -149,6 +149,8 @@ def _cost(runs: Sequence[Measured], steps: int) -> dict[str, Any]:
     return {
         "steps": steps,
         "steps_per_task": _ratio(steps, len(runs)),
+        "round_trips": sum(run.round_trips for run in runs),
+        "round_trips_per_task": _ratio(sum(run.round_trips for run in runs), len(runs)),
         "tokens": generated,
         "forced": tokens["forced"],
         "reasoning": tokens["reasoning"],

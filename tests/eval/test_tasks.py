@@ -12,7 +12,15 @@ from localreact.tools.knowledge import EXAMPLE_FOLDER
 from tests.eval.lab import write_suite
 
 GOOD = '{"id": "a", "question": "q", "tools": ["calculator"], "check": {"number": 1}}\n'
-SHIPPED = {"react30": 30, "multihop": 30, "forgery": 24, "protocol18": 18, "loops": 12}
+SHIPPED = {
+    "react30": 30,
+    "multihop": 30,
+    "forgery": 24,
+    "protocol18": 18,
+    "loops": 12,
+    "native": 20,
+    "framework": 15,
+}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +82,7 @@ def test_no_task_and_no_suite(tmp_path: Path) -> None:
         open_suite(str(tmp_path / "empty.jsonl"))
     with pytest.raises(UsageError, match="there is no suite 'react31'") as raised:
         open_suite("react31")
-    assert "forgery, loops, multihop, protocol18, react30" in raised.value.hint
+    assert "forgery, framework, loops, multihop, native, protocol18, react30" in raised.value.hint
 
 
 def test_a_suite_names_sets_of_tools_and_a_policy(tmp_path: Path) -> None:
@@ -109,6 +117,7 @@ def test_arms() -> None:
     chosen = arm("text/free+stops+nogate")
     assert chosen.name == "text/free+nogate+stops"
     assert chosen.settings == {"protocol": "text", "evidence_gate": False}
+    assert (arm("native").name, arm("native").settings) == ("native", {"protocol": "native"})
     assert arm("card/llguidance+cite").settings == {"protocol": None, "cite": True}
 
 
@@ -116,6 +125,8 @@ def test_arms() -> None:
     ("text", "said"),
     [
         ("json", "there is no arm 'json'"),
+        ("native/free", "there is no arm 'native/free'"),
+        ("native+stops", "there is no arm 'native"),
         ("yaml/free", "there is no arm 'yaml/free'"),
         ("json/magic", "there is no arm"),
         ("json/free+fast", "there is no option 'fast'"),
