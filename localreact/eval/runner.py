@@ -17,8 +17,10 @@ from localreact.endpoints.base import Endpoint
 from localreact.endpoints.resolve import open_endpoint
 from localreact.errors import LocalReactError, UsageError
 from localreact.eval.arms import Arm
+from localreact.eval.framework import LangGraphAgent, langgraph_agent
 from localreact.eval.journal import Attempt, Done, Journal
 from localreact.eval.tasks import Suite, Task
+from localreact.tools import Toolbox
 from localreact.types import Sampling
 
 OpenEndpoint = Callable[[str, str], Endpoint]
@@ -176,8 +178,11 @@ def work(
     return Done(*item.key, tuple(attempts), attempts[-1].status == "endpoint_error")
 
 
-def _agent(plan: Plan, item: Item, endpoint: Endpoint, trace: Path | None) -> Agent:
+def _agent(plan: Plan, item: Item, endpoint: Endpoint, trace: Path | None) -> Agent | LangGraphAgent:
     sampling = replace(plan.sampling, seed=plan.sampling.seed + item.round - 1)
+    if item.arm.protocol == "langgraph":
+        toolbox = Toolbox(plan.suite.load_tools(item.task))
+        return langgraph_agent(endpoint, toolbox, sampling, item.task.policy, trace)
     policy = {name: value for name, value in item.task.policy.items() if name != "tool_choice"}
     return Agent(
         item.arm.endpoint(endpoint),
