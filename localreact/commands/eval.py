@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from enum import Enum
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -21,6 +22,7 @@ from localreact.endpoints.resolve import DEFAULT_MODEL
 from localreact.errors import UsageError
 from localreact.eval import plots
 from localreact.eval.arms import arms_of
+from localreact.eval.cluster import execute_on_ray
 from localreact.eval.compare import as_text, compare
 from localreact.eval.journal import Done, Journal
 from localreact.eval.outside.imports import KINDS, import_suite
@@ -29,6 +31,11 @@ from localreact.eval.runner import Opening, Plan, execute
 from localreact.eval.tasks import open_suite
 from localreact.terminal import print_json, printable
 from localreact.types import Sampling
+
+
+class Executor(Enum):
+    LOCAL = "local"
+    RAY = "ray"
 
 
 class _SuiteFirst(TyperGroup):
@@ -64,7 +71,14 @@ def run(
         list[str] | None, typer.Option("-m", "--models", help="Models' names, or files; several with commas.")
     ] = None,
     rounds: Annotated[int, typer.Option(help="How often every task is run.")] = 1,
-    jobs: Annotated[int, typer.Option("-j", "--jobs", help="Tasks at a time (for servers).")] = 1,
+    jobs: Annotated[int, typer.Option("-j", "--jobs", help="Tasks at a time (servers, clusters).")] = 1,
+    executor: Annotated[
+        Executor,
+        typer.Option(
+            help="ray: spread the tasks over a Ray cluster (RAY_ADDRESS, or this machine), with -j replicas "
+            "of the model (the extra 'ray')."
+        ),
+    ] = Executor.LOCAL,
     retries: Annotated[int, typer.Option(help="New attempts of a task when its endpoint failed.")] = 2,
     temp: Annotated[float, typer.Option(help="Temperature; 0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the first round; the others count on from it.")] = 0,
@@ -108,7 +122,8 @@ def run(
     folder = out or Path(f"eval-{opened.name}")
     with closing(Journal(folder, opened, plan.settings)) as journal:
         todo = [item.key for item in plan.items]
-        with _cancelled_by_interrupt() as cancel, closing(execute(plan, journal, cancel)) as running:
+        run_all = execute_on_ray if executor is Executor.RAY else execute
+        with _cancelled_by_interrupt() as cancel, closing(run_all(plan, journal, cancel)) as running:
             _follow(
                 running, len(todo), sum(key in journal.done and not journal.done[key].lost for key in todo)
             )

@@ -118,7 +118,7 @@ class LangGraphAgent:
                 yield TurnCompleted(step, completion)
                 if not reply.tool_calls:
                     return (yield from self._end(state, reply, completion))
-                answered = {}
+                answered: dict[str, Any] = {}
                 while len(answered) < len({call["id"] for call in reply.tool_calls}):
                     message = _next(parts, messages)
                     answered[message.tool_call_id] = message
