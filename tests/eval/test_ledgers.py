@@ -156,3 +156,22 @@ def test_a_deadline_breaks_a_turn_off(tmp_path: Path) -> None:
     figures = evaluate(tmp_path, {"policy": {"deadline": 1e-9}}, [CALL])
     assert figures["statuses"] == {"deadline": 1}
     assert figures["verdicts"]["no_ending"] == 1
+
+
+def test_scores_of_different_kinds_are_not_blended(tmp_path: Path) -> None:
+    """A model that breaks the format and is right in the end, and one that keeps it and is wrong: what each
+    is bad at stands in a ledger of its own, per arm, and the success of neither is touched by it."""
+    sloppy = evaluate(tmp_path / "a", {}, [PROSE, CALL, ANSWER])
+    cut = evaluate(tmp_path / "b", {"policy": {"max_tokens": 200}}, ["Thought: " + "so " * 200, NOTHING])
+    tidy = evaluate(tmp_path / "c", {}, [CALL, answer("A7")])
+
+    def ledgers(figures: dict[str, Any]) -> dict[str, int]:
+        names = ("format_failure", "truncated", "wrong")
+        return {name: figures["ledgers"][name]["count"] for name in names}
+
+    assert ledgers(sloppy) == {"format_failure": 1, "truncated": 0, "wrong": 0}
+    assert ledgers(cut) == {"format_failure": 0, "truncated": 1, "wrong": 0}
+    assert ledgers(tidy) == {"format_failure": 0, "truncated": 0, "wrong": 1}
+    assert [each["success"]["count"] for each in (sloppy, cut, tidy)] == [1, 0, 0]
+    assert all("tokens_per_second" in each["cost"] for each in (sloppy, cut, tidy))
+    assert not {"score", "total", "overall"} & sloppy.keys()

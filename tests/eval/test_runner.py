@@ -11,12 +11,15 @@ import pytest
 
 from localreact import ScriptedEndpoint
 from localreact.errors import EndpointError, UsageError
+from localreact.eval.arms import arm
 from localreact.eval.journal import Journal, read_evaluation
 from localreact.eval.report import write_report
-from localreact.eval.runner import execute
+from localreact.eval.runner import Plan, execute
+from localreact.eval.tasks import open_suite
 from localreact.trace.jsonl import read_trace
 from localreact.types import Sampling
 from tests.eval.lab import ANSWER, CALL, NOTHING, evaluate, plan_of, run, write_suite
+from tests.tiny import write_tiny_gguf
 
 FAILS = EndpointError("the server is gone")
 
@@ -214,3 +217,17 @@ def test_lines_are_whole_json(tmp_path: Path) -> None:
         "t1",
         False,
     )
+
+
+def test_a_base_model_without_a_chat_template_works_on_a_plain_transcript(tmp_path: Path) -> None:
+    """All that such a model says is noise; every turn is one all the same, and the report says how it was
+    asked."""
+    model = write_tiny_gguf(tmp_path / "base.gguf")
+    path = write_suite(tmp_path, {"policy": {"max_steps": 2, "max_tokens": 200}})
+    plan = Plan(open_suite(str(path)), (str(model),), (arm("json/llguidance"), arm("text/free")))
+    with closing(Journal(tmp_path / "out", plan.suite, plan.settings)) as journal:
+        assert len(list(execute(plan, journal))) == 2
+    held, free = write_report(tmp_path / "out", html=False)["arms"]
+    assert held["setup"]["chat_format"] == free["setup"]["chat_format"] == ["plain transcript"]
+    assert held["ledgers"]["format_failure"]["count"] == 0
+    assert free["ledgers"]["format_failure"]["count"] > 0
