@@ -123,6 +123,23 @@ def test_how_a_model_is_opened_can_be_said(tmp_path: Path, monkeypatch: pytest.M
     assert "deterministic True, not False" in str(done.exception)
 
 
+def test_models_and_replicas_of_a_server_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def opened(model: str, *options: object) -> ScriptedEndpoint:
+        asked.append(model)
+        return ScriptedEndpoint([CALL, ANSWER])
+
+    monkeypatch.setattr(runner, "open_endpoint", opened)
+    path, out = str(write_suite(tmp_path, {})), str(tmp_path / "out")
+    models = "some,openai:http://a/v1,http://b/v1#M,tgi:http://c"
+    command = ["eval", path, "-m", models, "--arms", "text/free+stops", "-o", out, "--no-html"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert asked == ["some", "openai:http://a/v1,http://b/v1#M", "tgi:http://c"]
+
+
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted(ScriptedEndpoint):
         def count(self, prompt):  # type: ignore[no-untyped-def]

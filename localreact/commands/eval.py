@@ -68,7 +68,7 @@ def run(
         ),
     ] = None,
     models: Annotated[
-        list[str] | None, typer.Option("-m", "--models", help="Models' names, or files; several with commas.")
+        list[str] | None, typer.Option("-m", "--models", help="What `run -m` takes; several with commas.")
     ] = None,
     rounds: Annotated[int, typer.Option(help="How often every task is run.")] = 1,
     jobs: Annotated[int, typer.Option("-j", "--jobs", help="Tasks at a time (servers, clusters).")] = 1,
@@ -109,7 +109,7 @@ def run(
     opened = open_suite(suite)
     plan = Plan(
         opened,
-        tuple(dict.fromkeys(_listed(models))) or (DEFAULT_MODEL,),
+        tuple(dict.fromkeys(_models(models))) or (DEFAULT_MODEL,),
         arms_of(_listed(arms), opened),
         rounds,
         Sampling(temperature=temp, seed=seed),
@@ -178,6 +178,17 @@ def _listed(values: Iterable[str] | None) -> list[str]:
     found = [part.strip() for value in values or () for part in value.split(",")]
     if "" in found:
         raise UsageError("an empty name stands among the arms or models", "Write them as A,B.")
+    return found
+
+
+def _models(values: Iterable[str] | None) -> list[str]:
+    """A URL that doesn't say its server's kind is another replica of the server before it."""
+    found: list[str] = []
+    for part in _listed(values):
+        if found and part.startswith(("http://", "https://")):
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
     return found
 
 
