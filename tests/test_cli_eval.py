@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import re
 import signal
+import threading
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,11 @@ from typer.testing import CliRunner
 
 from localreact import ScriptedEndpoint
 from localreact.cli import app
+from localreact.commands import eval as evaluating
 from localreact.errors import EndpointError, UsageError
 from localreact.eval import runner
+from localreact.eval.journal import Done, Journal
+from localreact.eval.runner import Plan
 from tests.eval.lab import ANSWER, CALL, NOTHING, write_suite
 from tests.test_cli import localreact
 
@@ -138,6 +143,22 @@ def test_models_and_replicas_of_a_server_are_told_apart(
     command = ["eval", path, "-m", models, "--arms", "text/free+stops", "-o", out, "--no-html"]
     assert CliRunner().invoke(app, command).exit_code == 0
     assert asked == ["some", "openai:http://a/v1,http://b/v1#M", "tgi:http://c"]
+
+
+def test_the_executor_can_be_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spread: list[Plan] = []
+
+    def on_ray(plan: Plan, journal: Journal, cancel: threading.Event) -> Generator[Done, None, None]:
+        spread.append(plan)
+        yield from runner.execute(plan, journal, cancel)
+
+    monkeypatch.setattr(evaluating, "execute_on_ray", on_ray)
+    scripted(monkeypatch, CALL, ANSWER)
+    path, out = str(write_suite(tmp_path, {})), str(tmp_path / "out")
+    command = ["eval", path, "--arms", "text/free+stops", "-o", out, "--no-html"]
+    assert CliRunner().invoke(app, [*command, "--executor", "spark"]).exit_code == 2
+    assert CliRunner().invoke(app, [*command, "--executor", "ray", "-j", "3"]).exit_code == 0
+    assert [each.parallel for each in spread] == [3]
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
