@@ -35,7 +35,7 @@ RUNS: Mapping[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "protocol18": ("protocol18", ((),)),
     "multihop": ("multihop", (("--arms", "buys"), ("--arms", "cite"))),
     "loops": ("loops", (("--arms", "buys"),)),
-    "forgery": ("forgery", (("--rounds", "3", "--temp", "0.8"),)),
+    "forgery": ("forgery", (("--rounds", "7", "--temp", "0.8", "-j", "4"),)),
     "held": ("forgery", (("--arms", HELD, "--rounds", "7", "--temp", "1", "-j", "4"),)),
     "native": ("native", ((),)),
     "framework": ("framework", ((),)),
