@@ -83,6 +83,7 @@ class Agent(AsyncTwins):
             tags (`<think>`), besides `max_tokens`; closed by force when they are spent. By default as the
             model card says, or 512 where the chat template knows such tags; 0 switches it off.
         n_threads: threads that evaluate a model in process; by default the physical cores it may use.
+        gpu_layers: layers of it that a GPU evaluates, where there is one; -1 for all (`LlamaEndpoint`).
         deterministic: the same question gives bit for bit the same run, whatever ran before it, at some
             cost in speed. Not where runs on several threads take turns with one another.
         trace: a file (for one run), or a folder that gets a file per run.
@@ -131,6 +132,7 @@ class Agent(AsyncTwins):
         n_threads: int | None = None,
         deterministic: bool = False,
         chat_template: str | os.PathLike[str] | None = None,
+        gpu_layers: int = 0,
     ) -> None:
         samplers.check(sampling)
         self.budgets = Budgets(
@@ -154,7 +156,9 @@ class Agent(AsyncTwins):
         self.trace = None if trace is None else Path(trace)
         self._observers = tuple(observers)
         self._owned = ExitStack()
-        self.endpoint = open_endpoint(model, n_ctx, n_threads, engine, deterministic, chat_template)
+        self.endpoint = open_endpoint(
+            model, n_ctx, n_threads, engine, deterministic, chat_template, gpu_layers
+        )
         if self.endpoint is not model:
             self._owned.callback(self.endpoint.close)
         try:

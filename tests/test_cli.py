@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from localreact.decoding import backend
 from localreact.trace.jsonl import read_trace
 from tests.conftest import CHATML
 from tests.tiny import write_tiny_gguf
@@ -53,6 +54,19 @@ def test_json_prints_one_document_and_a_question_may_come_from_stdin() -> None:
     assert document["steps"][0]["observation"] == "159"
     assert document["usage"]["forced"] > 0
     assert read_trace(Path(document["trace"]))[-1]["event"] == "RunEnded"
+
+
+def test_layers_for_a_gpu_are_told_and_none_is_needed(tmp_path: Path) -> None:
+    model = str(write_tiny_gguf(tmp_path / "tiny.gguf", chat_template=CHATML))
+    for layers in ("all", "-1", "2"):
+        done = localreact(
+            "run", "Hello?", "-m", model, "-ngl", layers, "-T", "calculator", "--max-steps", "1"
+        )
+        assert done.returncode in (0, 1), done.stderr
+        assert ("finds no GPU" in done.stderr) != backend.load().llama_supports_gpu_offload()
+    done = localreact("run", "Hello?", "-m", model, "--gpu-layers", "many")
+    assert done.returncode == 2
+    assert "'many' is neither a" in done.stderr
 
 
 def test_reasoning_is_shown_and_counted_apart_and_can_be_switched_off(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from localreact.agent import Agent
 from localreact.checks import named
 from localreact.commands import asking
 from localreact.commands.files import read_json
+from localreact.commands.options import GpuLayers
 from localreact.endpoints.address import KINDS
 from localreact.endpoints.llama import ENGINES
 from localreact.endpoints.resolve import DEFAULT_MODEL
@@ -144,6 +145,7 @@ def run(
             "-t", "--threads", help="Threads that evaluate the model. Default: physical cores it may use."
         ),
     ] = None,
+    gpu_layers: GpuLayers = 0,
     deterministic: Annotated[
         bool,
         typer.Option("--deterministic", help="Bit for bit the same run every time, at some cost in speed."),
@@ -236,6 +238,7 @@ def run(
                 trace=None if resumed else trace or _default_traces(),
                 n_ctx=ctx,
                 n_threads=threads,
+                gpu_layers=gpu_layers,
                 deterministic=deterministic,
                 chat_template=chat_template,
                 observers=[observer] if observer else [],

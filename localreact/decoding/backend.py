@@ -24,6 +24,17 @@ def _install_hint() -> str:
     return hint + " This needs a C++ compiler: apt install build-essential, or your system's like of it."
 
 
+def gpu_hint() -> str:
+    """How to get a llama-cpp-python that uses a GPU, on this platform."""
+    again = "pip install --force-reinstall --no-cache-dir llama-cpp-python"
+    if sys.platform == "darwin":
+        return f"On Apple silicon the usual build does (Metal), unless it runs under Rosetta: {again}"
+    return (
+        "Build it for the GPU, with CMAKE_ARGS=-DGGML_CUDA=on (NVIDIA), -DGGML_HIP=on (AMD) or "
+        f"-DGGML_VULKAN=on (any) in the environment: {again}"
+    )
+
+
 @functools.cache
 def load() -> Any:
     """The llama_cpp module, its backend started and its log caught.

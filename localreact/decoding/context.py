@@ -57,6 +57,9 @@ class Context:
         parameters.kv_unified = True  # otherwise n_ctx is split, and a copy of a part isn't possible
         parameters.n_threads = parameters.n_threads_batch = n_threads
         parameters.no_perf = True
+        # llama.cpp keeps a layer's memory where the layer is evaluated. Without layers on a GPU it would
+        # still evaluate long prompts there, if it finds one: "none" is meant so here.
+        parameters.offload_kqv = parameters.op_offload = bool(model.gpu_layers)
         # On CPUs flash attention makes logits depend on where a prompt was split (SmolLM2: by 0.6), and so
         # a run on what ran before it. Without it reading a prompt takes 10% longer, and generating the
         # same (benchmarks/flash_attention.py).
@@ -66,13 +69,14 @@ class Context:
         if not self.handle:
             raise ModelError(
                 f"llama.cpp can't make a context of {n_ctx} tokens: {backend.last_complaint()}",
-                "Ask for a smaller context (--ctx).",
+                "Ask for a smaller context (--ctx)"
+                + (", or give the GPU fewer layers (--gpu-layers)." if model.gpu_layers else "."),
             )
         self.n_ctx = min(n_ctx, int(llama.llama_n_ctx(self.handle)))  # llama.cpp rounds up
         self.n_sequences = n_sequences
         self.settings = (
             f"kv={parameters.type_k}/{parameters.type_v} fa={int(flash_attention)} batch={self.n_batch} "
-            f"threads={n_threads} llama-cpp-python={llama.__version__}"
+            f"threads={n_threads} gpu={model.gpu_layers} llama-cpp-python={llama.__version__}"
         )
         """What, besides model and tokens, makes the memory what it is, down to the last bit."""
         self._memory = llama.llama_get_memory(self.handle)

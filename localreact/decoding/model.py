@@ -10,30 +10,36 @@ from localreact.decoding import backend
 from localreact.decoding.vocab import Vocab
 from localreact.errors import ModelError
 
+ALL_LAYERS = -1
+_MANY = 2**31 - 1  # what every version of llama.cpp takes for all of them
+
 
 class Model:
     """A loaded GGUF file: weights, vocabulary, metadata.
+
+    `gpu_layers` are evaluated by a GPU, from the last one on (`ALL_LAYERS`: all); where this llama.cpp finds
+    none, the CPU evaluates all, and the attribute is 0.
 
     Raises:
         ModelError: no such file, not a GGUF file, cut short, or of an architecture that
             this llama.cpp doesn't know.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, gpu_layers: int = 0) -> None:
         self.path = path
         llama = backend.load()
         self._llama = llama
         check_gguf(path)
         parameters = llama.llama_model_default_params()
-        parameters.n_gpu_layers = 0
+        self.gpu_layers = gpu_layers if llama.llama_supports_gpu_offload() else 0
+        parameters.n_gpu_layers = _MANY if self.gpu_layers == ALL_LAYERS else self.gpu_layers
         backend.forget_log()
         self.handle = llama.llama_model_load_from_file(os.fsencode(path), parameters)
         if not self.handle:
             reason = backend.last_complaint() or "llama.cpp gave no reason"
-            raise ModelError(
-                f"{path} can't be loaded: {reason}",
-                "The file may be cut short (download it again) or newer than this llama-cpp-python.",
-            )
+            hint = "The file may be cut short (download it again) or newer than this llama-cpp-python"
+            fewer = "; or it is too much for the GPU: give it fewer layers" if self.gpu_layers else ""
+            raise ModelError(f"{path} can't be loaded: {reason}", f"{hint}{fewer}.")
         if not llama.llama_model_has_decoder(self.handle):
             raise ModelError(f"{path} is a model that can't complete text (it has no decoder)")
         self.vocab = Vocab(self.handle)

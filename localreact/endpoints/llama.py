@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from localreact.decoding import prefixes
+from localreact.decoding import backend, prefixes
 from localreact.decoding.context import Context
 from localreact.decoding.loop import TurnWriter
 from localreact.decoding.memory import common
-from localreact.decoding.model import Model
+from localreact.decoding.model import ALL_LAYERS, Model
 from localreact.decoding.samplers import Sampler
 from localreact.decoding.scheduler import Scheduler
 from localreact.decoding.threads import default_threads
@@ -64,6 +64,12 @@ class LlamaEndpoint:
         deterministic: the same completions after the same opening are bit for bit the same, whatever ran
             before: one at a time, evaluated in the same batches. Elsewhere the last bits of the logits
             depend on the batch, and now and then a turn with them.
+        gpu_layers: layers that a GPU evaluates, and keeps the memory of, from the last one on; -1 for all.
+            More than fit into its memory is a ModelError. It takes a llama-cpp-python built for the GPU:
+            on Apple silicon every build is (Metal); elsewhere build it with CMAKE_ARGS=-DGGML_CUDA=on
+            (NVIDIA), -DGGML_HIP=on (AMD) or -DGGML_VULKAN=on (any). Where there is no GPU, the CPU
+            evaluates all layers, and a notice says so. Which of several GPUs to use is for their own
+            variables: CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, GGML_VK_VISIBLE_DEVICES.
 
     Raises:
         MissingPartError: llama-cpp-python isn't there.
@@ -80,6 +86,7 @@ class LlamaEndpoint:
         parallel: int = PARALLEL,
         deterministic: bool = False,
         chat_template: str | None = None,
+        gpu_layers: int = 0,
     ) -> None:
         if engine not in ENGINES:
             raise UsageError(f"there is no engine {engine!r}", f"Engines: {', '.join(ENGINES)}.")
@@ -89,12 +96,19 @@ class LlamaEndpoint:
             raise UsageError(f"a model is evaluated by 1 to {MAX_THREADS} threads, not {n_threads}")
         if not 1 <= parallel <= MAX_PARALLEL:
             raise UsageError(f"parallel must be from 1 to {MAX_PARALLEL}, not {parallel}")
+        if gpu_layers < ALL_LAYERS:
+            raise UsageError(f"a GPU evaluates 0 layers, some, or all (-1), not {gpu_layers}")
         path = Path(path)
-        self._model = Model(path)
+        self._model = Model(path, gpu_layers)
         self.card = card or card_for(self._model.metadata("general.name"))
         self.name = self.card.name if card else path.name
         self.fingerprint = fingerprint(path)
         self.notices: list[str] = []
+        if gpu_layers and not self._model.gpu_layers:
+            self.notices.append(
+                f"the CPU evaluates all of {self.name}: this llama-cpp-python finds no GPU, or isn't built "
+                f"for one. {backend.gpu_hint()}"
+            )
         self.chat = self._chat_format(chat_template)
         self.reasoning = self._find_reasoning()
         if self.reasoning and self.reasoning.opened:

@@ -38,14 +38,16 @@ def open_endpoint(
     engine: str = DEFAULT_ENGINE,
     deterministic: bool = False,
     chat_template: str | os.PathLike[str] | None = None,
+    gpu_layers: int = 0,
 ) -> Endpoint:
     """An endpoint for the name of a model card (`smollm2`), the path of a GGUF file, or the address of
     a server (`address.FORMS`), which is probed for what it enforces. One that is given comes back as it is.
 
-    `chat_template` is a file with a Jinja template, instead of the model's own.
+    `chat_template` is a file with a Jinja template, instead of the model's own. `gpu_layers` of a model in
+    process are evaluated by a GPU; -1 for all (see `LlamaEndpoint`).
 
     Raises:
-        UsageError: a broken address, an engine that isn't for servers, or an endpoint that should be
+        UsageError: a broken address, an engine or GPU layers for a server, or an endpoint that should be
             deterministic and isn't.
         MissingPartError: no such model here, or a package that it needs is missing.
         ModelError: the file can't be loaded.
@@ -56,9 +58,17 @@ def open_endpoint(
     template = None if chat_template is None else read_template(Path(chat_template))
     model = default_model() if model is None else model
     if isinstance(model, str) and looks_like_address(model) and not Path(model).exists():
+        if gpu_layers:
+            raise UsageError(
+                "GPU layers are for models in process", "A server is told of its GPU when it is started."
+            )
         servers = _open_servers(parse_addresses(model), n_ctx, engine, template)
         return _deterministic(servers) if deterministic else servers
-    options: dict[str, Any] = {"deterministic": deterministic, "chat_template": template}
+    options: dict[str, Any] = {
+        "deterministic": deterministic,
+        "chat_template": template,
+        "gpu_layers": gpu_layers,
+    }
     card = cards().get(str(model))
     known = card if card and card.package else None
     return LlamaEndpoint(model_path(str(model)), known, n_ctx, n_threads, engine, **options)

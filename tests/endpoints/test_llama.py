@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,58 @@ def test_without_llama_cpp_the_error_names_the_extra(monkeypatch: pytest.MonkeyP
     finally:
         monkeypatch.undo()
         backend.load.cache_clear()
+
+
+def test_without_a_gpu_the_cpu_evaluates_all_layers_and_a_notice_names_the_fix(
+    tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llama = backend.load()
+    monkeypatch.setattr(llama, "llama_supports_gpu_offload", lambda: False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    endpoint = LlamaEndpoint(tiny_gguf, n_threads=1, gpu_layers=-1)
+    assert endpoint.model.gpu_layers == 0
+    assert any("finds no GPU" in each and "-DGGML_CUDA=on" in each for each in endpoint.notices)
+    writing = endpoint.complete(
+        Prompt((Segment("hello"),)), protocol("json").grammar(TurnSpec(), "lark"), Limits(60), Sampling()
+    )
+    assert list(writing)
+    endpoint.close()
+    plain = LlamaEndpoint(tiny_gguf, n_threads=1)
+    assert not any("GPU" in each for each in plain.notices)
+    plain.close()
+
+
+@pytest.mark.parametrize(("layers", "told"), [(-1, 2**31 - 1), (3, 3), (0, 0)])
+def test_layers_for_the_gpu_are_passed_on_and_keep_their_prefixes_apart(
+    layers: int, told: int, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llama = backend.load()
+    asked = []
+
+    def load(path: bytes, parameters: Any) -> Any:
+        asked.append(parameters.n_gpu_layers)
+        return real_load(path, parameters)
+
+    def make(model: Any, parameters: Any) -> Any:
+        asked.append((parameters.offload_kqv, parameters.op_offload))
+        return real_make(model, parameters)
+
+    real_load, real_make = llama.llama_model_load_from_file, llama.llama_init_from_model
+    monkeypatch.setattr(llama, "llama_supports_gpu_offload", lambda: True)
+    monkeypatch.setattr(llama, "llama_model_load_from_file", load)
+    monkeypatch.setattr(llama, "llama_init_from_model", make)
+    endpoint = LlamaEndpoint(tiny_gguf, n_threads=1, gpu_layers=layers)
+    assert asked == [told, (layers != 0, layers != 0)]  # memory and long prompts go where the layers are
+    assert f"gpu={layers}" in endpoint._context.settings  # of which the key of kept prefixes is made
+    assert not any("GPU" in each for each in endpoint.notices)
+    endpoint.close()
+
+
+def test_layers_that_are_none_and_those_of_a_server_are_errors(tiny_gguf: Path) -> None:
+    with pytest.raises(UsageError, match="all \\(-1\\), not -2"):
+        LlamaEndpoint(tiny_gguf, gpu_layers=-2)
+    with pytest.raises(UsageError, match="for models in process"):
+        open_endpoint("tgi:http://127.0.0.1:9", gpu_layers=-1)
 
 
 def test_a_model_without_a_chat_template_gets_a_plain_transcript_and_one_notice(tmp_path: Path) -> None:
