@@ -99,41 +99,42 @@ class Fake:
 
     def says(self, body: Body) -> str:
         """What the model writes, as far as grammars and stop strings let it."""
-        flat = dict(_flat(body))
+        fields = dict(flat(body))
         for name in self.enforces:
-            if name in flat and self._is_probe(body):
-                return _only_text(flat[name])
+            if name in fields and self._is_probe(body):
+                return _only_text(fields[name])
         if self._is_probe(body):
             text = "Hello Ada, how are you today?"
         else:
             text = next(self._replies)
             self.ended = "length" if self.cut_by_tokens else "stop"
             self.cut_by_tokens = max(0, self.cut_by_tokens - 1)
-        stops = flat.get("stop") or ()
+        stops = fields.get("stop") or ()
         if self.knows_stops:
             for stop in stops:
                 text = text.partition(stop)[0]
         return text
 
 
-def _flat(body: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(body: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of a request by their names in `Fake.enforces`."""
     for name, value in body.items():
         yield prefix + name, value
+        if isinstance(value, Mapping) and value.keys() == {"type", "value"}:  # TGI's grammar
+            yield f"{name}.{value['type']}", value
         if isinstance(value, Mapping) and name in (
             "structured_outputs",
             "sampling_params",
             "parameters",
             "options",
         ):
-            yield from _flat(
-                value, "" if name in ("sampling_params", "parameters", "options") else f"{name}."
-            )
+            yield from flat(value, "" if name in ("sampling_params", "parameters", "options") else f"{name}.")
 
 
 def _tokens_asked(body: Body) -> int:
-    flat = dict(_flat(body))
+    fields = dict(flat(body))
     names = ("n_predict", "max_tokens", "max_new_tokens", "num_predict")
-    return next((int(flat[name]) for name in names if name in flat), -1)
+    return next((int(fields[name]) for name in names if name in fields), -1)
 
 
 def _only_text(grammar: Any) -> str:
@@ -203,9 +204,9 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.fake.faults.pop(0) if self.fake.faults and not self.fake._is_probe(body) else None
         if fault and self._play(fault):
             return
-        flat = dict(_flat(body))
+        fields = dict(flat(body))
         for name in self.fake.refuses:
-            if name in flat:
+            if name in fields:
                 self._json(400, ERRORS[self.fake.kind](400, f"unknown field: {name}"))
                 return
         if body.get("model", self.fake.model) != self.fake.model:

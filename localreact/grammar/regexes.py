@@ -42,7 +42,7 @@ def regex_of(node: Node, rules: Mapping[str, Node] = _NO_RULES, _inside: tuple[s
         case Repeat(part, least, most):
             inner = regex_of(part, rules, _inside)
             inner = inner if isinstance(part, Chars) else f"(?:{inner})"
-            return inner + _times(least, most)
+            return inner + times(least, most)
         case Ref(name):
             if name in _inside:
                 raise GrammarError(f"rule {name!r} refers to itself: that isn't regular")
@@ -73,7 +73,8 @@ def _range(ends: tuple[int, int]) -> str:
     return f"{escaped(chr(low))}-{escaped(chr(high))}"
 
 
-def _times(least: int, most: int | None) -> str:
+def times(least: int, most: int | None) -> str:
+    """A repetition, as it stands after what is repeated."""
     known = {(0, None): "*", (1, None): "+", (0, 1): "?", (1, 1): ""}
     if (least, most) in known:
         return known[least, most]

@@ -21,7 +21,7 @@ from localreact.grammar.scalars import SchemaError
 from localreact.grammar.schema_rules import schema_rules
 from localreact.types import ToolSpec
 
-MOST_COUNTED: dict[str, int | None] = {"gbnf": 2000, "slots": None}
+MOST_COUNTED: dict[str, int | None] = {"gbnf": 2000, "slots": None, "regex": None}
 """The languages that are written from rules (`schema_rules.py`), and how far each can count."""
 
 

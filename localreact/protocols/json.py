@@ -30,6 +30,7 @@ from localreact.grammar import quotes
 from localreact.grammar.languages import Writer, writer
 from localreact.grammar.lark import bounded
 from localreact.grammar.templates import template
+from localreact.grammar.whole import turn_regex
 from localreact.protocols.base import (
     TurnReader,
     answer_schema,
@@ -121,6 +122,8 @@ class JsonProtocol:
         check_citations(spec, "json", language, cites=True)
         if language == "json_schema":
             return turn_schema(self._call_fields, self._finish_fields, spec)
+        if language == "regex":
+            return turn_regex(partial(self.grammar, language="slots"), spec)
         parts, thought = writer(language, spec, protocol="json", compact=self.compact), _Rule("thought")
         text = template(f"json.{language}").render(
             spec=spec,

@@ -11,6 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from localreact.errors import ProtocolError, UsageError
@@ -19,6 +20,7 @@ from localreact.grammar.languages import writer
 from localreact.grammar.lark import bounded, parameters
 from localreact.grammar.markers import DEFAULT_MARKERS, OWN_MARKERS, marker_pattern
 from localreact.grammar.templates import template
+from localreact.grammar.whole import turn_regex
 from localreact.protocols.base import Field, TurnReader, answer_schema, check_citations, turn_rules
 from localreact.types import (
     Finish,
@@ -93,6 +95,8 @@ class LineProtocol(ABC):
     def grammar(self, spec: TurnSpec, language: str) -> TurnGrammar:
         check_citations(spec, self.name, language, self.cites)
         self.check(spec)
+        if language == "regex":
+            return turn_regex(partial(self.grammar, language="slots"), spec)
         parts = writer(language, spec, protocol=self.name, markers=self.markers)
         text = template(f"{self.name}.{language}").render(
             spec=spec,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +15,12 @@ from localreact import Agent
 from localreact.endpoints import probe
 from localreact.endpoints.resolve import open_endpoint
 from localreact.errors import EndpointError, GrammarError
+from localreact.protocols import protocol as named
 from localreact.tools.decorator import Tool, tool
 from localreact.trace.events import RunStarted
 from localreact.trace.jsonl import read_trace
-from tests.fakes import CHATML, GRAMMARS, Fake, serving
+from localreact.types import Finish, ToolCall, Turn
+from tests.fakes import CHATML, GRAMMARS, Fake, flat, serving
 
 KINDS = list(GRAMMARS)
 CALL = (
@@ -119,6 +123,66 @@ def test_a_protocol_that_no_enforced_language_can_say_is_an_error_not_an_unconst
         pytest.raises(GrammarError, match="json_schema"),
     ):
         Agent(fake.address, [stock], protocol="text")
+
+
+@pytest.mark.parametrize(
+    ("kind", "enforces"),
+    [
+        ("openai", "structured_outputs.regex"),
+        ("openai", "guided_regex"),
+        ("openai", "regex"),
+        ("sglang", "regex"),
+        ("tgi", "grammar.regex"),
+    ],
+)
+@pytest.mark.parametrize("protocol", ["json", "text", "bracket", "call"])
+def test_turns_are_held_by_a_regex_where_a_server_enforces_nothing_else(
+    kind: str, enforces: str, protocol: str, stock: Tool, tmp_path: Path
+) -> None:
+    format_, trace = named(protocol), tmp_path / "run.jsonl"
+    turns: list[Turn] = [
+        ToolCall("I should look it up.", "stock", {"sku": "bolt"}),
+        Finish("The result is there.", answer="3"),
+    ]
+    replies = [format_.write(turn) for turn in turns]
+    with (
+        serving(Fake(kind, replies, enforces=(enforces,))) as fake,
+        Agent(fake.address, [stock], protocol=protocol, trace=trace) as agent,
+    ):
+        run = agent.run("How many bolts?")
+    assert (run.status, run.answer) == ("finished", "3")
+    started = read_trace(trace)[0]
+    assert (started["enforced"], started["level"]) == ("regex", "enforced by the server's regex")
+    for body, reply in zip(fake.completions, replies, strict=True):
+        asked = dict(flat(body))[enforces]
+        regex = asked["value"] if isinstance(asked, dict) else asked
+        assert re.fullmatch(regex, reply)
+        assert not re.fullmatch(regex, reply + "\nObservation: 99")
+
+
+def test_a_protocol_that_is_no_json_takes_the_regex_of_a_server_that_enforces_schemas_too(
+    stock: Tool,
+) -> None:
+    with (
+        serving(Fake("tgi", enforces=GRAMMARS["tgi"])) as fake,
+        Agent(fake.address, [stock]) as with_schema,
+        Agent(fake.address, [stock], protocol="bracket") as with_regex,
+    ):
+        assert with_schema.level == "enforced by the server's JSON schema"
+        assert with_regex.level == "enforced by the server's regex"
+
+
+def test_a_tool_that_no_regex_can_hold_is_an_error_not_an_unconstrained_run() -> None:
+    @tool
+    def keep(note: dict[str, Any]) -> str:
+        """Keep a note."""
+        return "kept"
+
+    with (
+        serving(Fake("openai", enforces=("guided_regex",))) as fake,
+        pytest.raises(GrammarError, match="'keep' can't be held by a regex"),
+    ):
+        Agent(fake.address, [keep])
 
 
 def test_the_ids_of_a_llama_server_hold_no_control_token_of_the_users(stock: Tool) -> None:
