@@ -54,6 +54,9 @@ class Fake:
     model: str = "tiny"
     knows_stops: bool = True
     counts: bool = True
+    tokenizes: bool = True
+    """Whether a server of a kind that may have a tokenizer API has it, and takes prompts as ids."""
+
     cut_by_tokens: int = 0
     """So many of the first replies end because the tokens ran out."""
 
@@ -91,7 +94,7 @@ class Fake:
         return [body for path, body in self.requests if path == CHAT_PATH]
 
     def prompt(self, body: Body) -> str:
-        prompt = body.get("prompt", body.get("text", body.get("inputs")))
+        prompt = body.get("prompt", body.get("text", body.get("inputs", body.get("input_ids"))))
         return "".join(map(_text_of, prompt)) if isinstance(prompt, list) else str(prompt)
 
     def _is_probe(self, body: Body) -> bool:
@@ -154,11 +157,12 @@ def _only_text(grammar: Any) -> str:
 
 
 def _text_of(token: int) -> str:
-    return SPECIAL_TEXTS.get(token) or bytes([token]).decode("latin-1")
+    return SPECIAL_TEXTS[token] if token in SPECIAL_TEXTS else bytes([token]).decode("latin-1")
 
 
-SPECIALS = {"<|im_start|>": 300, "<|im_end|>": 301, "<think>": 302}
-SPECIAL_TEXTS = {token: text for text, token in SPECIALS.items()}
+SPECIALS = {"<|im_start|>": 300, "<|im_end|>": 301, "<think>": 302, "[INST]": 303}
+BOS = 304
+SPECIAL_TEXTS = {token: text for text, token in SPECIALS.items()} | {BOS: ""}
 
 
 def tokenize(text: str, parse_special: bool) -> list[int]:
@@ -168,6 +172,14 @@ def tokenize(text: str, parse_special: bool) -> list[int]:
     for part in re.split("(" + "|".join(map(re.escape, known)) + ")", text):
         ids += [known[part]] if part in known else list(part.encode())
     return ids
+
+
+def _hub_tokenize(fake: Fake, path: str, body: Body) -> Answer:
+    """As vLLM's and SGLang's tokenizer API: special tokens are always recognised."""
+    if path != "/tokenize" or not fake.tokenizes:
+        return _nothing(fake, path, body)
+    ids = [BOS] * body["add_special_tokens"] + tokenize(body["prompt"], True)
+    return 200, {"count": len(ids), "max_model_len": 4096, "tokens": ids, "token_strs": None}
 
 
 CHAT_PATH = "/v1/chat/completions"
@@ -209,12 +221,17 @@ class _Handler(BaseHTTPRequestHandler):
             if name in fields:
                 self._json(400, ERRORS[self.fake.kind](400, f"unknown field: {name}"))
                 return
+        if isinstance(body.get("prompt"), list) and self.fake.kind == "openai" and not self.fake.tokenizes:
+            self._json(400, ERRORS["openai"](400, "prompt: Input should be a valid string"))
+            return
         if body.get("model", self.fake.model) != self.fake.model:
             self._json(404, ERRORS[self.fake.kind](404, f"model {body['model']!r} not found"))
             return
-        self._stream(
-            STREAMS[self.fake.kind](self.fake, body, self.fake.says(body)), fault.cut if fault else None
-        )
+        events = STREAMS[self.fake.kind](self.fake, body, self.fake.says(body))
+        if body.get("stream", True):
+            self._stream(events, fault.cut if fault else None)
+        else:  # nobody here reads what it says
+            self._json(200, {"choices": [{"text": "".join(events)}]})
 
     def _chat(self, body: Body) -> None:
         for name in self.fake.refuses:
@@ -351,7 +368,9 @@ def _openai_stream(fake: Fake, body: Body, text: str) -> Iterator[str]:
         yield _sse(chunk(piece, None))
     yield _sse(chunk("", fake.ended))
     if fake.counts and body.get("stream_options"):
-        usage = {"prompt_tokens": len(body["prompt"]) // 4, "completion_tokens": len(_pieces(text))}
+        length = len(body["prompt"])
+        prompt_tokens = length if isinstance(body["prompt"], list) else length // 4
+        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": len(_pieces(text))}
         yield _sse({"choices": [], "usage": usage})
     yield "data: [DONE]\n\n"
 
@@ -442,8 +461,8 @@ GETS: dict[str, Callable[[Fake, str], Answer]] = {
 }
 POSTS: dict[str, Callable[[Fake, str, Body], Answer]] = {
     "llama-server": _llama_post,
-    "openai": _nothing,
-    "sglang": _nothing,
+    "openai": _hub_tokenize,
+    "sglang": _hub_tokenize,
     "ollama": _ollama_post,
     "tgi": _nothing,
 }

@@ -8,6 +8,7 @@ cancels end a request at once, whatever it waits for.
 from __future__ import annotations
 
 import asyncio
+import copy
 import queue
 import random
 import time
@@ -71,6 +72,12 @@ class Transport:
         )
         self.close = weakref.finalize(self, _close, self._client)
         self.close.atexit = False
+
+    def at(self, address: str) -> Transport:
+        """The same server under another address, over the same connections."""
+        other = copy.copy(self)
+        other.address = address.rstrip("/")
+        return other
 
     def get(self, path: str, limits: Limits | None = None, patience: Patience | None = None) -> Any:
         """The JSON that a GET gives.

@@ -13,6 +13,7 @@ from typing import Any
 
 from localreact.endpoints.dialect import About, Piece, Request, Spelling
 from localreact.endpoints.http import QUICK, Transport
+from localreact.endpoints.neutral import looks_special
 from localreact.errors import EndpointError
 from localreact.types import Limits, Prompt, StopReason
 
@@ -69,10 +70,10 @@ class LlamaServer:
 
         def run_pieces(text: str) -> list[str]:
             pieces, start = [], 0
-            for found in _MARKUP.finditer(text):
-                if len(tokenize(found[0], False)) == 1:  # a token that the user's own text may not be
-                    pieces.append(text[start : found.start() + 1])
-                    start = found.start() + 1
+            for at, found in looks_special(text):
+                if len(tokenize(found, False)) == 1:  # a token that the user's own text may not be
+                    pieces.append(text[start : at + 1])
+                    start = at + 1
             return [piece for piece in (*pieces, text[start:]) if piece]
 
         for segment in prompt.segments:

@@ -1,8 +1,8 @@
-"""Prompts as text, for servers that take no ids: untrusted text must not spell a control token there.
+"""What in a text may be a control token; and prompts as text, for servers that take no ids.
 
-What a server's tokenizer takes for a control token isn't known here, so everything that looks like one
-is broken by a space after its first character: what the templates of known models use, and whatever
-this model's own delimiters hold.
+Untrusted text must not spell a control token there. What a server's tokenizer takes for one isn't known
+here, so everything that looks like one is broken by a space after its first character: what the templates
+of known models use, and whatever this model's own delimiters hold.
 """
 
 from __future__ import annotations
@@ -26,6 +26,17 @@ _KNOWN = (
     r"|\[/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS|IMG|MASK|CLS|SEP|PAD|UNK)\]"
     r"|<</?SYS>>"
 )
+
+
+_ANGLED = re.compile(r"<[^<>\s]{1,60}>|<[|｜][^<>]{1,60}[|｜]>")
+_SQUARE = re.compile(r"\[/?[A-Za-z][A-Za-z_]{1,30}\]")
+
+
+def looks_special(text: str) -> list[tuple[int, str]]:
+    """What might be one token by itself, and where it begins: to ask a tokenizer about. One may stand inside
+    of another."""
+    found = [(each.start(), each[0]) for form in (_ANGLED, _SQUARE) for each in form.finditer(text)]
+    return sorted(found)
 
 
 @functools.lru_cache(maxsize=16)

@@ -12,6 +12,7 @@ from typing import Any
 
 from localreact.endpoints.dialect import About, Piece, Request, Spelling, short
 from localreact.endpoints.http import QUICK, Transport
+from localreact.endpoints.tokenizing import Tokenizer
 from localreact.errors import EndpointError, ServerError, UsageError
 from localreact.types import Limits, Prompt, StopReason
 
@@ -55,6 +56,7 @@ class OpenAIText:
     def __init__(self, transport: Transport, model: str = "") -> None:
         self.transport = transport
         self._model = model
+        self._tokenizer: Tokenizer | None = None
 
     def about(self, limits: Limits | None) -> About:
         """From `/models`, where there is one; a model has to be named where several are served."""
@@ -80,6 +82,7 @@ class OpenAIText:
                 f"{self.transport.address} has no model {self._model!r}",
                 f"There are: {', '.join(names[:10])}.",
             )
+        self._tokenizer = self._own_tokenizer(limits)
         length = own.get("max_model_len") or own.get("context_length") or own.get("max_context_length")
         by = str(own.get("owned_by") or "")
         return About(
@@ -89,8 +92,20 @@ class OpenAIText:
             names=(str(own.get("root") or ""),),
         )
 
-    def ids(self, prompt: Prompt, limits: Limits | None) -> None:
-        return None
+    def _own_tokenizer(self, limits: Limits | None) -> Tokenizer | None:
+        """The server's, if it has one (beside `/v1`, not in it) and takes its ids as a prompt."""
+        tokenizer = Tokenizer(self.transport.at(self.transport.address.removesuffix("/v1")), self._model)
+        if (answer := tokenizer.offered(limits)) is None:
+            return None
+        try:
+            body = {"model": self._model, "prompt": answer["tokens"], "max_tokens": 1, "temperature": 0}
+            self.transport.post("/completions", {**body, "stream": False}, limits)
+        except EndpointError:
+            return None
+        return tokenizer
+
+    def ids(self, prompt: Prompt, limits: Limits | None) -> list[int] | None:
+        return None if self._tokenizer is None else self._tokenizer.ids(prompt, limits)
 
     def request(self, request: Request) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling

@@ -7,6 +7,7 @@ from typing import Any
 
 from localreact.endpoints.dialect import About, Piece, Request, Spelling, short
 from localreact.endpoints.http import QUICK, Transport
+from localreact.endpoints.tokenizing import Tokenizer
 from localreact.errors import EndpointError, ServerError
 from localreact.types import Limits, Prompt
 
@@ -23,21 +24,23 @@ class SGLang:
         self.transport = transport
         self._model = model
         self._incremental = False
+        self._tokenizer: Tokenizer | None = None
 
     def about(self, limits: Limits | None) -> About:
-        info = self.transport.get("/get_model_info", limits, QUICK)
+        info = self._told("model_info", limits)
         path = str(info.get("model_path", "")) if isinstance(info, Mapping) else ""
         if not path:
             raise EndpointError(
-                f"{self.transport.address} is no SGLang server: /get_model_info names no model",
+                f"{self.transport.address} is no SGLang server: /model_info names no model",
                 "For an OpenAI-style server write openai:http://host:port/v1#model",
             )
         try:
-            server = self.transport.get("/get_server_info", limits, QUICK)
+            server = self._told("server_info", limits)
         except ServerError:  # guarded by an admin key, or of another version
             server = {}
         self._incremental = bool(server.get("stream_output") or server.get("incremental_streaming_output"))
-        length = server.get("context_length") or info.get("context_length")
+        told = self._find_tokenizer(limits)
+        length = server.get("context_length") or info.get("context_length") or told
         return About(
             model=self._model or path,
             fingerprint=f"sglang {server.get('version', '')} {short(path)}".replace("  ", " "),
@@ -45,8 +48,31 @@ class SGLang:
             names=(path,),
         )
 
-    def ids(self, prompt: Prompt, limits: Limits | None) -> None:
-        return None
+    def _told(self, what: str, limits: Limits | None) -> Any:
+        """Under its name of today, or its older one."""
+        try:
+            return self.transport.get(f"/{what}", limits, QUICK)
+        except ServerError as error:
+            if error.status != 404:
+                raise
+            return self.transport.get(f"/get_{what}", limits, QUICK)
+
+    def _find_tokenizer(self, limits: Limits | None) -> object:
+        """Use the server's, if it has one and takes its ids as a prompt. Gives the context that it tells."""
+        tokenizer = Tokenizer(self.transport)
+        if (answer := tokenizer.offered(limits)) is None:
+            return None
+        try:
+            parameters = {"max_new_tokens": 1, "temperature": 0}
+            body = {"input_ids": answer["tokens"], "sampling_params": parameters, "stream": False}
+            self.transport.post("/generate", body, limits)
+        except EndpointError:
+            return None
+        self._tokenizer = tokenizer
+        return answer.get("max_model_len")
+
+    def ids(self, prompt: Prompt, limits: Limits | None) -> list[int] | None:
+        return None if self._tokenizer is None else self._tokenizer.ids(prompt, limits)
 
     def request(self, request: Request) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling
@@ -61,7 +87,8 @@ class SGLang:
         }
         if sampling.temperature > 0:  # older servers know no seed, and refuse what they don't know
             parameters["sampling_seed"] = request.seed
-        body: dict[str, Any] = {"text": request.prompt, "sampling_params": parameters, "stream": True}
+        kind = "text" if isinstance(request.prompt, str) else "input_ids"
+        body: dict[str, Any] = {kind: request.prompt, "sampling_params": parameters, "stream": True}
         if request.logprobs:
             body["return_logprob"] = True
         return "/generate", body
