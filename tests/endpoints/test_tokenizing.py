@@ -135,7 +135,14 @@ def test_a_server_that_tokenizes_but_takes_no_ids_is_given_text(stock: Tool) -> 
 
 
 def test_an_answer_about_something_else_is_no_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    for answer in ({"error": "Unexpected endpoint"}, {"tokens": []}, {"tokens": [1], "count": 2}, ["x"], {}):
+    answers: tuple[Any, ...] = (
+        {"error": "Unexpected endpoint"},
+        {"tokens": []},
+        {"tokens": [1], "count": 2},
+        ["x"],
+        {},
+    )
+    for answer in answers:
         monkeypatch.setattr(Answers, "post", lambda *_, answer=answer: answer)
         assert Tokenizer(Answers()).offered(None) is None  # type: ignore[arg-type]
 
