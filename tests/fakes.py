@@ -72,13 +72,15 @@ class Fake:
         self._messages = iter(self.chat)
         self.released = threading.Event()
         self.hung_up = False
+        self.gone = False
         self.ended = "stop"
 
     @property
     def address(self) -> str:
-        path = "/v1" if self.kind == "openai" else ""
-        model = f"#{self.model}" if self.kind in ("openai", "ollama") else ""
-        return f"{self.kind}:{self.url}{path}{model}"
+        form = "openai" if self.kind == "lmstudio" else self.kind
+        path = "/v1" if form == "openai" else ""
+        model = f"#{self.model}" if form in ("openai", "ollama") else ""
+        return f"{form}:{self.url}{path}{model}"
 
     @property
     def completions(self) -> list[Body]:
@@ -195,12 +197,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Be quiet."""
 
     def do_GET(self) -> None:
+        if self._has_gone():
+            return
         self._headers_seen()
         if self._authorized():
             status, answer = GETS[self.fake.kind](self.fake, self.path)
             self._json(status, answer)
 
     def do_POST(self) -> None:
+        if self._has_gone():
+            return
         self._headers_seen()
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.fake.requests.append((self.path, body))
@@ -221,8 +227,9 @@ class _Handler(BaseHTTPRequestHandler):
             if name in fields:
                 self._json(400, ERRORS[self.fake.kind](400, f"unknown field: {name}"))
                 return
-        if isinstance(body.get("prompt"), list) and self.fake.kind == "openai" and not self.fake.tokenizes:
-            self._json(400, ERRORS["openai"](400, "prompt: Input should be a valid string"))
+        takes_ids = self.fake.kind == "llama-server" or self.fake.tokenizes
+        if isinstance(body.get("prompt"), list) and not takes_ids:
+            self._json(400, ERRORS[self.fake.kind](400, "prompt: Input should be a valid string"))
             return
         if body.get("model", self.fake.model) != self.fake.model:
             self._json(404, ERRORS[self.fake.kind](404, f"model {body['model']!r} not found"))
@@ -244,6 +251,11 @@ class _Handler(BaseHTTPRequestHandler):
         usage = {"prompt_tokens": 30, "completion_tokens": 10}
         choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}
         self._json(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
+
+    def _has_gone(self) -> bool:
+        """A server that was shut down doesn't answer over connections that are still open."""
+        self.close_connection = self.close_connection or self.fake.gone
+        return self.fake.gone
 
     def _headers_seen(self) -> None:
         self.fake.headers.append({name.lower(): value for name, value in self.headers.items()})
@@ -375,6 +387,21 @@ def _openai_stream(fake: Fake, body: Body, text: str) -> Iterator[str]:
     yield "data: [DONE]\n\n"
 
 
+# --- LM Studio: its OpenAI compatibility endpoints
+
+
+def _studio_get(fake: Fake, path: str) -> Answer:
+    if path == "/v1/models":  # all that are on disk; it loads the one that is asked for
+        names = (fake.model, "text-embedding-nomic-embed-text-v1.5")
+        data = [{"id": name, "object": "model", "owned_by": "organization_owner"} for name in names]
+        return 200, {"object": "list", "data": data}
+    return 200, {"error": f"Unexpected endpoint or method. (GET {path})"}
+
+
+def _studio_post(fake: Fake, path: str, body: Body) -> Answer:
+    return 200, {"error": f"Unexpected endpoint or method. (POST {path})"}
+
+
 # --- SGLang: native APIs
 
 
@@ -455,6 +482,7 @@ def _nothing(fake: Fake, path: str, body: Body) -> Answer:
 GETS: dict[str, Callable[[Fake, str], Answer]] = {
     "llama-server": _llama_get,
     "openai": _openai_get,
+    "lmstudio": _studio_get,
     "sglang": _sglang_get,
     "ollama": _ollama_get,
     "tgi": _tgi_get,
@@ -462,6 +490,7 @@ GETS: dict[str, Callable[[Fake, str], Answer]] = {
 POSTS: dict[str, Callable[[Fake, str, Body], Answer]] = {
     "llama-server": _llama_post,
     "openai": _hub_tokenize,
+    "lmstudio": _studio_post,
     "sglang": _hub_tokenize,
     "ollama": _ollama_post,
     "tgi": _nothing,
@@ -469,6 +498,7 @@ POSTS: dict[str, Callable[[Fake, str, Body], Answer]] = {
 STREAMS: dict[str, Callable[[Fake, Body, str], Iterator[str]]] = {
     "llama-server": _llama_stream,
     "openai": _openai_stream,
+    "lmstudio": _openai_stream,
     "sglang": _sglang_stream,
     "ollama": _ollama_stream,
     "tgi": _tgi_stream,
@@ -480,6 +510,7 @@ ERRORS: dict[str, Callable[[int, str], Body]] = {
     "openai": lambda code, said: {
         "error": {"message": said, "type": "BadRequestError", "param": None, "code": code}
     },
+    "lmstudio": lambda code, said: {"error": said},
     "sglang": lambda code, said: {"object": "error", "message": said, "type": "BadRequest", "code": code},
     "ollama": lambda code, said: {"error": said},
     "tgi": lambda code, said: {"error": said, "error_type": "validation"},
@@ -500,12 +531,14 @@ def serving(fake: Fake, port: int = 0) -> Iterator[Fake]:
     handler = type("Handler", (_Handler,), {"fake": fake})
     server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     server.daemon_threads = True
+    fake.gone = False
     fake.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
         yield fake
     finally:
+        fake.gone = True
         fake.released.set()
         server.shutdown()
         thread.join()

@@ -49,3 +49,30 @@ def test_a_run_over_a_server_says_what_held_its_turns() -> None:
     assert (done.returncode, done.stdout) == (0, "2\n")
     assert "enforced by the server's JSON schema" in done.stderr
     assert "plain transcript" in done.stderr
+
+
+def test_a_list_of_replicas_on_the_command_line() -> None:
+    call = '{"thought": "I should use it now.", "tool": "calculator", "arguments": {"expression": "1+1"}}'
+    finish = '{"thought": "The result is there.", "type": "finish", "answer": "2"}'
+    enforces = GRAMMARS["llama-server"]
+    with (
+        serving(Fake("llama-server", [call, finish], enforces=enforces)) as one,
+        serving(Fake("llama-server", [call, finish], enforces=enforces)) as two,
+    ):
+        both = f"{one.address},{two.url}"
+        done = localreact("run", "What is 1+1?", "-m", both)
+        assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+        assert sorted(len(fake.completions) for fake in (one, two)) == [
+            0,
+            2,
+        ]  # a run stays where its prefix is
+        done = localreact("probe", both, "--json")
+        assert [each["level"] for each in json.loads(done.stdout)["replicas"]] == [
+            "enforced by the server's grammar"
+        ] * 2
+
+
+def test_a_regex_is_found_and_said() -> None:
+    with serving(Fake("sglang", enforces=("regex",))) as fake:
+        done = localreact("probe", fake.address)
+    assert "turns are: enforced by the server's regex" in done.stdout

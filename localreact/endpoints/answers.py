@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,13 @@ from localreact.errors import EndpointError, ServerError
 MAX_BYTES = 64 << 20
 TOO_LONG = 413
 """The status of every error that says: this prompt is too long. HTTP's own for too large a body."""
+
+_TOO_LONG = re.compile(
+    "exceed_context_size|maximum context length|longer than the model's context length"
+    "|exceed(s|ed)? (the |max )?(available )?context (size|length|window)|context the overflows"
+    r"|`inputs` must have less than|`inputs` tokens \+ `max_new_tokens` must be"
+)
+"""How servers say so: llama.cpp's two, vLLM, SGLang, Ollama, LM Studio, TGI."""
 
 SAID = 300  # characters of a server's message that are passed on
 
@@ -90,7 +98,7 @@ def message_of(said: bytes, kind: str) -> str:
 
 def refused(address: str, status: int, message: str) -> ServerError:
     """The error for an answer that isn't a success."""
-    if "exceed_context_size" in message or "maximum context length" in message:
+    if _TOO_LONG.search(message):
         return ServerError(message, "Offer fewer tools, or give the server a larger context.", TOO_LONG)
     text = f"{address} answered {status}" + (f": {message}" if message else "")
     return ServerError(text, _HINTS.get(status, ""), status)

@@ -24,7 +24,8 @@ class ModelCard:
     """`protocol` names the turn format and `spelling` its variant that measured best with the model;
     `examples` is how many worked examples the prompt shows of each tool. `reasoning` (`open`, `close`,
     `tokens`) says between which tags the model reasons before its turns, where its chat template doesn't,
-    and for how many tokens. `general_name` is the GGUF's own `general.name`, by which a file is recognised.
+    and for how many tokens. `chat_template` is a Jinja template, for servers that tell none of the model's.
+    `general_name` is the GGUF's own `general.name`, by which a file is recognised.
     """
 
     name: str
@@ -35,6 +36,7 @@ class ModelCard:
     sha256: str = ""
     general_name: str = ""
     n_ctx: int = 4096
+    chat_template: str = ""
     protocol: str = "json"
     spelling: Mapping[str, Any] = field(default_factory=dict)
     examples: int = 2

@@ -159,8 +159,8 @@ class LlamaEndpoint:
         return IN_PROCESS if self.languages else CHECKED_ONLY
 
     def _chat_format(self, given: str | None) -> ChatFormat:
-        template = self._model.metadata("tokenizer.chat_template") if given is None else given
-        if template is None:
+        own = self._model.metadata("tokenizer.chat_template") or self.card.chat_template or None
+        if (template := own if given is None else given) is None:
             self.notices.append(f"{self.name} has no chat template: prompts are a plain transcript")
             return TRANSCRIPT
         vocab = self._model.vocab

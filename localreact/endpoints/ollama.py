@@ -62,6 +62,9 @@ class Ollama:
             "prompt": request.prompt,
             "raw": True,
             "stream": True,
+            # Older versions ignore these two; and cut silently, from the beginning, what is too long.
+            "truncate": False,
+            "shift": False,
             **request.constraint,
             "options": {
                 "num_predict": request.max_tokens,

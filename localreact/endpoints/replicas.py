@@ -63,8 +63,16 @@ class ReplicaEndpoint:
         return (self._home(prompt) or self._replicas[0]).endpoint.count(prompt)
 
     def check(self, grammar: TurnGrammar) -> None:
+        """By every server that answers; one at least has to."""
+        failures = []
         for replica in self._replicas:
-            replica.endpoint.check(grammar)
+            try:
+                replica.endpoint.check(grammar)
+            except EndpointError as error:
+                replica.down_until = time.monotonic() + DOWN_S
+                failures.append(error)
+        if len(failures) == len(self._replicas):
+            raise failures[-1]
 
     def complete(
         self, prompt: Prompt, grammar: TurnGrammar | None, limits: Limits, sampling: Sampling, turn: int = 0

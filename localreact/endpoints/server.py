@@ -60,7 +60,7 @@ class ServerEndpoint:
         self.notices: list[str] = []
         self.chat = self._chat_format(about, chat_template)
         self.reasoning: Reasoning | None = None  # no server here closes it in time, so it isn't begun
-        source = chat_template if chat_template is not None else about.template or ""
+        source = chat_template if chat_template is not None else self._known_template(about) or ""
         tags = reasoning_of({}, source, self.chat.user_to_model) or Reasoning(*PAIRS[0])
         if tags.opened:  # by the template: closed at once
             self.chat = replace(self.chat, user_to_model=self.chat.user_to_model + closing(tags))
@@ -85,9 +85,13 @@ class ServerEndpoint:
         """Use no other languages than these."""
         self.settle({each: self._spellings[each] for each in languages})
 
+    def _known_template(self, about: About) -> str | None:
+        """The server's, else the model card's."""
+        return about.template or self.card.chat_template or None
+
     def _chat_format(self, about: About, given: str | None) -> ChatFormat:
         source = "the chat template given" if given is not None else f"the chat template of {about.model}"
-        template = given if given is not None else about.template
+        template = given if given is not None else self._known_template(about)
         if template is None:
             self.notices.append(
                 f"{self.name} tells no chat template: prompts are a plain transcript "

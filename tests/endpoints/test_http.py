@@ -212,12 +212,40 @@ def test_a_server_of_another_kind_is_found_out(kind: str) -> None:
         open_endpoint(f"{kind}:{fake.url}#tiny")
 
 
-def test_a_prompt_that_is_too_long_is_an_overflow(stock: Tool, tmp_path: Path) -> None:
-    said = {"error": {"code": 400, "message": "too long", "type": "exceed_context_size_error"}}
-    fake = Fake("llama-server", [CALL], faults=[Fault(400, json.dumps(said))])
-    assert run_with(fake, stock, tmp_path / "run.jsonl").status == "context_overflow"
-    said = {"error": {"message": "This model's maximum context length is 5 tokens", "code": 400}}
-    fake = Fake("openai", [CALL], faults=[Fault(400, json.dumps(said))])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (
+            "llama-server",
+            {"error": {"code": 400, "message": "too long", "type": "exceed_context_size_error"}},
+        ),
+        ("llama-server", {"error": {"message": "the request exceeds the available context size, try it"}}),
+        ("openai", {"error": {"message": "This model's maximum context length is 5 tokens", "code": 400}}),
+        ("openai", {"object": "error", "message": "This model's maximum context length is 5 tokens."}),
+        ("openai", {"error": "Trying to keep the first 9 tokens when context the overflows."}),
+        (
+            "sglang",
+            {"error": {"message": "The input (9 tokens) is longer than the model's context length (5)."}},
+        ),
+        (
+            "sglang",
+            {"error": {"message": "Requested token count exceeds the model's maximum context length"}},
+        ),
+        ("ollama", {"error": "the input length exceeds the context length"}),
+        ("tgi", {"error": "Input validation error: `inputs` must have less than 5 tokens. Given: 9"}),
+        (
+            "tgi",
+            {
+                "error": "`inputs` tokens + `max_new_tokens` must be <= 5. Given: 9",
+                "error_type": "validation",
+            },
+        ),
+    ],
+)
+def test_a_prompt_that_is_too_long_is_an_overflow(
+    kind: str, said: dict[str, object], stock: Tool, tmp_path: Path
+) -> None:
+    fake = Fake(kind, [CALL], faults=[Fault(400, json.dumps(said))])
     assert run_with(fake, stock, tmp_path / "run.jsonl").status == "context_overflow"
 
 

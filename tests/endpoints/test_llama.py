@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import builtins
 import shutil
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from localreact.decoding import backend
 from localreact.endpoints.cards import cards
+from localreact.endpoints.chat import from_template
 from localreact.endpoints.llama import LlamaEndpoint, fingerprint
 from localreact.endpoints.resolve import open_endpoint
 from localreact.engines.free import cut_at_stop
@@ -106,6 +108,48 @@ def test_layers_that_are_none_and_those_of_a_server_are_errors(tiny_gguf: Path) 
         LlamaEndpoint(tiny_gguf, gpu_layers=-2)
     with pytest.raises(UsageError, match="for models in process"):
         open_endpoint("tgi:http://127.0.0.1:9", gpu_layers=-1)
+
+
+def test_a_llama_cpp_that_is_broken_is_told_with_how_to_build_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(name: str, *rest: Any) -> Any:
+        if name == "llama_cpp":
+            raise RuntimeError("Failed to load shared library: invalid ELF header")
+        return real(name, *rest)
+
+    real = builtins.__import__
+    monkeypatch.delitem(sys.modules, "llama_cpp")
+    monkeypatch.setattr(builtins, "__import__", broken)
+    backend.load.cache_clear()
+    try:
+        with pytest.raises(MissingPartError, match=r"invalid ELF header(.|\n)*--force-reinstall"):
+            backend.load()
+    finally:
+        monkeypatch.undo()
+        backend.load.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("platform", "fix"),
+    [("linux", "build-essential"), ("darwin", "xcode-select"), ("win32", "Visual Studio")],
+)
+def test_what_is_missing_is_told_for_the_platform(
+    platform: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    monkeypatch.setattr(sys, "platform", platform)
+    backend.load.cache_clear()
+    try:
+        with pytest.raises(MissingPartError, match=fix):
+            backend.load()
+    finally:
+        monkeypatch.undo()
+        backend.load.cache_clear()
+
+
+def test_the_card_and_the_file_have_the_same_chat_format(smollm2: LlamaEndpoint) -> None:
+    assert from_template(smollm2.card.chat_template) == smollm2.chat
 
 
 def test_a_model_without_a_chat_template_gets_a_plain_transcript_and_one_notice(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from localreact.endpoints.address import parse_addresses
 from localreact.endpoints.http import Patience
 from localreact.endpoints.replicas import ReplicaEndpoint
 from localreact.endpoints.resolve import open_endpoint, open_server
-from localreact.errors import UsageError
+from localreact.errors import EndpointError, UsageError
 from localreact.tools.decorator import Tool
 from localreact.types import Limits, Prompt, Sampling, Segment
 from tests.fakes import GRAMMARS, Fake, Fault, serving
@@ -119,6 +119,21 @@ def test_a_list_of_addresses_is_probed_and_only_what_all_enforce_counts(stock: T
         assert isinstance(endpoint, ReplicaEndpoint)
         assert endpoint.languages == ("json_schema",)
         endpoint.close()
+
+
+def test_a_server_that_died_does_not_keep_an_agent_from_working_with_the_others(stock: Tool) -> None:
+    one = Fake("llama-server", [CALL, FINISH] * 2, enforces=GRAMMARS["llama-server"])
+    with serving(one):
+        with serving(Fake("llama-server", enforces=GRAMMARS["llama-server"])) as two:
+            endpoint = open_endpoint(f"{one.address},{two.url}")
+        for replica in getattr(endpoint, "_replicas", ()):
+            replica.endpoint.dialect.transport.patience = Patience(tries=1, connect=1, idle=5)
+        agent = Agent(endpoint, [stock])
+        assert agent.level == "enforced by the server's grammar"
+        assert [agent.run("How many bolts?").answer for _ in range(2)] == ["3", "3"]
+    with pytest.raises(EndpointError, match="can't be reached"):
+        Agent(endpoint, [stock], protocol="text")
+    endpoint.close()
 
 
 def test_different_models_are_no_replicas(tmp_path: object) -> None:
