@@ -1,12 +1,10 @@
-"""The same model file in process and over llama-server; and runs a minute over one and two replicas.
+"""The same model file in process and over llama-server.
 
-    LOCALREACT_LLAMA_SERVER=…/llama-server python benchmarks/servers.py [same | replicas] [--json FILE]
+    LOCALREACT_LLAMA_SERVER=…/llama-server python benchmarks/servers.py [--json FILE]
 
-`same` runs 20 questions both ways, greedy, and shows every question whose turns differ: in process under
+Runs 20 questions both ways, greedy, and shows every question whose turns differ: in process under
 llguidance, where forced text is evaluated in batches, and under llama.cpp's own grammar, token by token as
-on the server. `replicas` works
-on the same questions with 4 runs at a time, over one server with all threads, and over two with half of
-them each.
+on the server.
 """
 
 from __future__ import annotations
@@ -20,14 +18,10 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from localreact import Agent, Run
 from localreact.decoding.threads import default_threads
@@ -36,7 +30,6 @@ from localreact.tools.builtin import load_tools
 
 SUITE = Path(__file__).parent / "suites" / "first_light.jsonl"
 QUESTIONS = 20
-AT_ONCE = 4
 MAX_TOKENS = 600
 CONTEXT = 4096
 
@@ -52,7 +45,9 @@ def llama_server(threads: int, slots: int) -> Iterator[str]:
         port = free.getsockname()[1]
     command = [binary, "-m", str(cards()["smollm2"].path()), "--port", str(port), "-t", str(threads)]
     command += ["-np", str(slots), "-c", str(CONTEXT * slots), "-fa", "off"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # No prompt is kept beside the slots: a second pass over the same questions would have nothing to read.
+    environment = {**os.environ, "LLAMA_ARG_CACHE_RAM": "0"}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(300):
@@ -60,6 +55,8 @@ def llama_server(threads: int, slots: int) -> Iterator[str]:
                 urllib.request.urlopen(url + "/health", timeout=5).close()
                 break
             except OSError:
+                if process.poll() is not None:
+                    raise SystemExit(f"{binary} ended with {process.returncode}") from None
                 time.sleep(0.1)
         yield url
     finally:
@@ -101,56 +98,19 @@ def compare(questions: list[str], here: list[Run], there: list[Run]) -> dict[str
     return {"same": sum(row["same"] for row in rows), "rows": rows}
 
 
-def replicas(questions: list[str]) -> dict[str, Any]:
-    tools, threads = load_tools(["calculator", "search"], None), default_threads()
-    rows = []
-    for count in (1, 2):
-        with ExitStack() as stack:
-            urls = [
-                stack.enter_context(llama_server(max(1, threads // count), AT_ONCE // count))
-                for _ in range(count)
-            ]
-            address = "llama-server:" + ",".join(urls)
-            agent = stack.enter_context(Agent(address, tools, max_tokens=MAX_TOKENS))
-            started = time.monotonic()
-            with ThreadPoolExecutor(AT_ONCE) as pool:
-                runs = list(pool.map(agent.run, questions))
-            seconds = time.monotonic() - started
-        rows.append(
-            {
-                "servers": count,
-                "threads_each": max(1, threads // count),
-                "runs": len(runs),
-                "seconds": round(seconds, 1),
-                "runs_per_minute": round(60 * len(runs) / seconds, 1),
-                "tokens_per_second": round(sum(run.usage.generated for run in runs) / seconds, 1),
-                "endpoint_errors": sum(run.status == "endpoint_error" for run in runs),
-            }
-        )
-    return {"at_once": AT_ONCE, "rows": rows}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", nargs="?", default="same", choices=("same", "replicas"))
     parser.add_argument("--json", type=Path, help="write all results here")
     options = parser.parse_args()
     tasks = [json.loads(line) for line in SUITE.read_text("utf-8").splitlines()]
     questions = [task["question"] for task in tasks][:QUESTIONS]
-    if options.what == "same":
-        result = same(questions)
-        for engine, compared in result["engines"].items():
-            print(f"{engine}: {compared['same']} of {result['questions']} runs have the same turns")
-            for row in compared["rows"]:
-                if not row["same"]:
-                    print(f"\n{row['question']} (from step {row['step']})")
-                    print(f"  in process: {row['in_process']}\n  server:     {row['server']}")
-    else:
-        result = replicas(questions)
-        table = Table(*result["rows"][0])
-        for row in result["rows"]:
-            table.add_row(*map(str, row.values()))
-        Console().print(table)
+    result = same(questions)
+    for engine, compared in result["engines"].items():
+        print(f"{engine}: {compared['same']} of {result['questions']} runs have the same turns")
+        for row in compared["rows"]:
+            if not row["same"]:
+                print(f"\n{row['question']} (from step {row['step']})")
+                print(f"  in process: {row['in_process']}\n  server:     {row['server']}")
     if options.json:
         options.json.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
