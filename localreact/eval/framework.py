@@ -24,10 +24,10 @@ from localreact.budgets import Budgets
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.server import ServerEndpoint, estimate
 from localreact.errors import ContextOverflowError, EndpointError, MissingPartError, UsageError
-from localreact.loop import Events, to_the_end
+from localreact.loop import to_the_end
 from localreact.native import SYSTEM
 from localreact.observers import observed
-from localreact.run import Ending, Run, Running, RunState
+from localreact.run import Ending, Events, Run, Running, RunState
 from localreact.tools import Toolbox
 from localreact.trace.events import (
     Event,
