@@ -14,7 +14,7 @@ from localreact.endpoints.base import Endpoint
 from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ProtocolError
 from localreact.policy import Plan, Policy
 from localreact.protocols import Protocol
-from localreact.protocols.base import mark_truncated, read_first
+from localreact.protocols.base import first_grammar, mark_truncated, read_first
 from localreact.run import Ending, Events, RunState
 from localreact.tools import Toolbox
 from localreact.tools.execution import Call, Outer
@@ -320,15 +320,7 @@ class Loop:
         Raises:
             GrammarError: the turn can't be written in any of them.
         """
-        failure: GrammarError | None = None
-        for language in self.endpoint.languages:
-            try:
-                return self.protocol.grammar(spec, language)
-            except GrammarError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-        return None
+        return first_grammar(self.protocol, spec, self.endpoint.languages)
 
     def _window(self, cancel: threading.Event) -> Window:
         ask: Callable[[RunState, context.Transcript], Completion | None] | None = None

@@ -147,6 +147,11 @@ class TurnGrammar:
     bounds: tuple[LineBound, ...] = ()
 
 
+FREE_TEXT = TurnGrammar("text", "")
+"""Instead of a turn's grammar: plain text, such as a chat reply. Asked for on purpose; where a grammar is
+missing by mistake (None), an endpoint that enforces them refuses."""
+
+
 # --- what a turn was ---------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ LAYERS = [
     ["cli"],
     ["commands"],
     ["terminal", "replay"],
-    ["eval", "bench"],
+    ["eval", "bench", "serve"],
     ["agent"],
     ["assembly", "teams"],
     ["sittings"],

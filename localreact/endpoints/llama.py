@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import threading
@@ -33,6 +34,7 @@ from localreact.engines.reasoning import ReasoningEngine
 from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ModelError, UsageError
 from localreact.protocols.reasoning import closing, split
 from localreact.types import (
+    FREE_TEXT,
     Completion,
     Limits,
     Prompt,
@@ -215,11 +217,12 @@ class LlamaEndpoint:
         if self.reasoning and completion.reasoning:
             thought, _ = split(completion.reasoning, replace(self.reasoning, opened=True))
             completion = replace(completion, reasoning=thought)
-        return completion if self._engine else self._cut(completion, limits.stops)
+        free = self._engine is None or grammar == FREE_TEXT
+        return self._cut(completion, limits.stops) if free else completion
 
     def _start(self, grammar: TurnGrammar | None, stops: tuple[str, ...]) -> Matcher:
         with self._in_use():
-            if self._engine is None:
+            if self._engine is None or grammar == FREE_TEXT:
                 return FreeMatcher(self._model.vocab, stops, self.reasoning)
             if grammar is None:
                 raise GrammarError("this endpoint decodes under a grammar only; engine='free' does without")
@@ -244,6 +247,15 @@ class LlamaEndpoint:
         written = [token for span in completion.spans if not span.reasoning for token in span.tokens]
         whole = text == completion.text and not self._model.vocab.control.intersection(written)
         return completion if whole else replace(completion, text=text, tokens=())
+
+    def with_engine(self, engine: str) -> LlamaEndpoint:
+        """The same model, held by another engine. Closing either closes both."""
+        if engine not in ENGINES:
+            raise UsageError(f"there is no engine {engine!r}", f"Engines: {', '.join(ENGINES)}.")
+        twin = copy.copy(self)
+        twin._engine = engine_for(engine, self._model.vocab)
+        twin.languages = (twin._engine.language,) if twin._engine else ()
+        return twin
 
     def close(self) -> None:
         """Free the model's memory. Waits for completions on other threads.

@@ -39,12 +39,14 @@ def open_endpoint(
     deterministic: bool = False,
     chat_template: str | os.PathLike[str] | None = None,
     gpu_layers: int = 0,
+    parallel: int | None = None,
 ) -> Endpoint:
     """An endpoint for the name of a model card (`smollm2`), the path of a GGUF file, or the address of
     a server (`address.FORMS`), which is probed for what it enforces. One that is given comes back as it is.
 
     `chat_template` is a file with a Jinja template, instead of the model's own. `gpu_layers` of a model in
-    process are evaluated by a GPU; -1 for all (see `LlamaEndpoint`).
+    process are evaluated by a GPU; -1 for all (see `LlamaEndpoint`); `parallel` says how many of its
+    completions go on at a time.
 
     Raises:
         UsageError: a broken address, an engine or GPU layers for a server, or an endpoint that should be
@@ -69,6 +71,8 @@ def open_endpoint(
         "chat_template": template,
         "gpu_layers": gpu_layers,
     }
+    if parallel is not None:
+        options["parallel"] = parallel
     card = cards().get(str(model))
     known = card if card and card.package else None
     return LlamaEndpoint(model_path(str(model)), known, n_ctx, n_threads, engine, **options)

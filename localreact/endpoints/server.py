@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from localreact.engines.free import cut_at_stop
 from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ServerError
 from localreact.protocols.reasoning import closing, split
 from localreact.types import (
+    FREE_TEXT,
     Completion,
     Limits,
     Prompt,
@@ -198,7 +200,9 @@ class ServerEndpoint:
             prompt=sent,
             constraint=self._constraint(grammar),
             max_tokens=limits.max_tokens,
-            stops=limits.stops if grammar is None else (),  # a grammar's whitespace may spell one
+            stops=limits.stops
+            if grammar in (None, FREE_TEXT)
+            else (),  # a grammar's whitespace may spell one
             sampling=sampling,
             seed=(sampling.seed + 0x9E3779B1 * turn) % (1 << 31),
         )
@@ -259,6 +263,8 @@ class ServerEndpoint:
                 return stopped
 
     def _constraint(self, grammar: TurnGrammar | None) -> dict[str, object]:
+        if grammar == FREE_TEXT:
+            return {}
         if grammar is None:
             if self.languages:
                 raise GrammarError("this endpoint decodes under a grammar; engine='free' does without")
@@ -300,6 +306,12 @@ class ServerEndpoint:
             reasoning=reasoning,
             neutralised=broken,
         )
+
+    def without_grammars(self) -> ServerEndpoint:
+        """The same server, asked for no grammar. Closing either closes both."""
+        twin = copy.copy(self)
+        twin.settle({})
+        return twin
 
     def close(self) -> None:
         self.dialect.transport.close()

@@ -94,6 +94,24 @@ class Protocol(typing.Protocol):
         """What the runtime says after a text that was no turn."""
 
 
+def first_grammar(protocol: Protocol, spec: TurnSpec, languages: Sequence[str]) -> TurnGrammar | None:
+    """The turn in the first of the languages that the protocol can be written in; None only where there is
+    no language.
+
+    Raises:
+        GrammarError: the turn can't be written in any of them.
+    """
+    failure: GrammarError | None = None
+    for language in languages:
+        try:
+            return protocol.grammar(spec, language)
+        except GrammarError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return None
+
+
 def turn_rules(spec: TurnSpec) -> list[str]:
     """The names of the rules that a turn may be one of, in every template.
 

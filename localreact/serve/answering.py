@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from fastapi import Request
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from localreact.serve.desk import Writing
+from localreact.serve.ask import ClientError
 from localreact.serve.parts import Ended
+from localreact.serve.writing import Writing
+
+GONE = 499
 
 
 async def whole(request: Request, writing: Writing) -> list[Ended]:
     """All replies of a request that doesn't stream. A client that goes away cancels them; then this raises
     ClientError (499), for nobody to read."""
-    raise NotImplementedError
+    work = asyncio.ensure_future(writing.whole())
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise ClientError(GONE, "the client went away")
+        return work.result()
+    finally:
+        work.cancel()
+        gone.cancel()
+        await writing.aclose()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def event_stream(
@@ -23,4 +43,17 @@ def event_stream(
     """`lines` is what a dialect makes of the parts (`data: …\\n\\n`, or a line of JSON). Whatever ends the
     stream closes the writing; an exception of it has to be told by the dialect, as its last event
     (`errors.problem_of`)."""
-    raise NotImplementedError
+    return _Stream(writing, lines, media_type)
+
+
+class _Stream(StreamingResponse):
+    def __init__(self, writing: Writing, lines: AsyncIterator[str], media_type: str) -> None:
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        super().__init__(lines, headers=headers, media_type=media_type)
+        self._writing = writing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:  # also where the client went away between two lines
+            await self._writing.aclose()

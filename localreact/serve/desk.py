@@ -9,41 +9,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Protocol
+from contextlib import asynccontextmanager
 
 from localreact.endpoints.base import Endpoint
-from localreact.serve.ask import Ask
-from localreact.serve.parts import Ended, Part
+from localreact.endpoints.llama import ENGINES, LlamaEndpoint
+from localreact.endpoints.server import ServerEndpoint
+from localreact.serve import schemas
+from localreact.serve.ask import Ask, ClientError
+from localreact.serve.metrics import Metrics
+from localreact.serve.places import Places
+from localreact.serve.settings import Settings
+from localreact.serve.turns import Prepared, Turns
+from localreact.serve.writing import Writing
+
+ANY_MODEL = ("default", "localreact")
 
 
-class Writing(Protocol):
-    """The replies to one Ask, `n` of them at a time, as parts; the last part of each is its `Ended`.
-
-    Raises, while it is read:
-        EndpointError, ProtocolError: the endpoint failed, or (where nothing is enforced) wrote no turn.
-        ClientError: 504, the request's time is up; 503, the server is being stopped.
-    """
-
-    def __aiter__(self) -> AsyncIterator[Part]: ...
-
-    async def whole(self) -> list[Ended]:
-        """All replies, once they are whole, in the order of their choice."""
-
-    async def aclose(self) -> None: ...
-
-    async def __aenter__(self) -> Writing: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None: ...
-
-
-class Desk(Protocol):
-    @property
-    def endpoint(self) -> Endpoint: ...
+class Desk:
+    def __init__(self, endpoint: Endpoint, settings: Settings, metrics: Metrics | None = None) -> None:
+        self.endpoint = endpoint
+        self.settings = settings
+        self.metrics = metrics or Metrics()
+        self.places = Places(settings.parallel, settings.queue)
+        self.metrics.watch(self.places)
+        self._engines: dict[str, Endpoint] = {}
+        self._turns = Turns(self.endpoint_for, settings.max_tokens)
+        self._under_way: set[Writing] = set()
 
     def endpoint_for(self, engine: str | None) -> Endpoint:
         """The endpoint with that engine (None: its own); all share one model.
@@ -51,16 +45,54 @@ class Desk(Protocol):
         Raises:
             ClientError: no such engine here.
         """
+        if engine is None:
+            return self.endpoint
+        if engine not in self._engines:
+            if isinstance(self.endpoint, LlamaEndpoint) and engine in ENGINES:
+                self._engines[engine] = self.endpoint.with_engine(engine)
+            elif isinstance(self.endpoint, ServerEndpoint) and engine == "free":
+                self._engines[engine] = self.endpoint.without_grammars()
+            else:
+                raise ClientError(400, f"there is no engine {engine!r} for {self.endpoint.name}", "engine")
+        return self._engines[engine]
 
     def model_names(self) -> tuple[str, ...]:
         """What clients may call the model; the first is its name."""
+        names = [self.endpoint.name, self.endpoint.name.rpartition("#")[2]]
+        if isinstance(self.endpoint, ServerEndpoint):
+            names.append(self.endpoint.model)
+        if self.endpoint.card.general_name or self.endpoint.card.package:
+            names.append(self.endpoint.card.name)
+        return tuple(dict.fromkeys(filter(None, names)))
 
-    def place(self, count: int = 1) -> AbstractAsyncContextManager[None]:
-        """So many places in the queue, for work of one's own on the endpoint (a run).
+    def check_model(self, name: str) -> None:
+        """
+        Raises:
+            ClientError: 404, another model than the one that is served.
+        """
+        if name and name not in (*self.model_names(), *ANY_MODEL):
+            raise ClientError(
+                404,
+                f"there is no model {name!r} here; there is {self.model_names()[0]!r}",
+                "model",
+                "model_not_found",
+            )
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """A place in the queue, for work of one's own on the endpoint (a run); entered when its turn comes.
 
         Raises:
             ClientError: 429, the queue is full.
         """
+        (place,) = self.places.take(1)
+        begun = asyncio.Event()
+        try:
+            place.ready(begun.set)
+            await begun.wait()
+            yield
+        finally:
+            place.leave()
 
     async def open(self, ask: Ask) -> Writing:
         """
@@ -69,3 +101,40 @@ class Desk(Protocol):
                 429, the queue is full.
             GrammarError, ContextOverflowError, UsageError: the client's fault too.
         """
+        deadline = time.monotonic() + self.settings.request_seconds
+        self.check_model(ask.model)
+        schemas.check(ask, self.settings.caps)
+        places = self.places.take(ask.n)
+        try:
+            prepared = await self._prepare(ask)
+        except BaseException:
+            for place in places:
+                place.leave()
+            raise
+        writing = Writing(self._turns, prepared, places, deadline, self.metrics, self._under_way.discard)
+        self._under_way.add(writing)
+        writing.begin()
+        return writing
+
+    async def _prepare(self, ask: Ask) -> Prepared:
+        """On a thread, since compiling a grammar takes time; one that takes too long is left to itself."""
+        started = time.monotonic()
+        work = asyncio.get_running_loop().run_in_executor(None, self._turns.prepare, ask)
+        try:
+            return await asyncio.wait_for(asyncio.shield(work), self.settings.compile_seconds)
+        except asyncio.TimeoutError as error:
+            work.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise ClientError(
+                400,
+                f"the grammar isn't compiled after {self.settings.compile_seconds:g} seconds; simplify the "
+                "schemas",
+                "tools",
+                "not_enforceable",
+            ) from error
+        finally:
+            self.metrics.compiled(time.monotonic() - started)
+
+    def cancel_all(self) -> None:
+        """What is being written ends within a step."""
+        for writing in tuple(self._under_way):
+            writing.cancel()

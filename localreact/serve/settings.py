@@ -53,4 +53,4 @@ class Settings:
     compile_seconds: float = 10.0
     shutdown_seconds: float = 10.0
     tools: Sequence[Tool] = ()
-    caps: Caps = Caps()  # noqa: RUF009  (frozen)
+    caps: Caps = Caps()

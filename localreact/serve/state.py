@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import time
 
+from localreact.endpoints.base import Endpoint
+from localreact.errors import LocalReactError
 from localreact.serve.ask import ClientError
 from localreact.serve.desk import Desk
+from localreact.serve.metrics import Metrics
 from localreact.serve.settings import Settings
 
 
@@ -16,9 +21,10 @@ class State:
 
     settings: Settings
     loaded: Desk | None = None
-    failure: str = ""
+    failure: LocalReactError | None = None
     stopping: bool = False
     started: float = field(default_factory=time)
+    metrics: Metrics = field(default_factory=Metrics)
 
     @property
     def desk(self) -> Desk:
@@ -29,6 +35,25 @@ class State:
         if self.stopping:
             raise ClientError(503, "the server is being stopped", code="stopping")
         if self.loaded is None:
-            said = self.failure or "the model is being loaded"
+            said = self.failure.message if self.failure else "the model is being loaded"
             raise ClientError(503, said, code="loading", retry_after=2)
         return self.loaded
+
+    async def load(self, open_endpoint: Callable[[], Endpoint]) -> None:
+        """Load the model on a thread; what goes wrong is in `failure`."""
+        try:
+            endpoint = await asyncio.to_thread(open_endpoint)
+        except LocalReactError as error:
+            self.failure = error
+            return
+        if self.stopping:
+            endpoint.close()
+        else:
+            self.loaded = Desk(endpoint, self.settings, self.metrics)
+
+    async def stop(self) -> None:
+        """Cancel what is still under way, and free the model."""
+        self.stopping = True
+        if self.loaded is not None:
+            self.loaded.cancel_all()
+            await asyncio.to_thread(self.loaded.endpoint.close)

@@ -1,0 +1,282 @@
+"""OpenAI's chat completions, the request: what its fields are, and the Ask that they make.
+
+Fields that change nothing here are taken and left alone (`user`, `metadata`, …). One that would change the
+reply, and can't, is refused by name: half of what was asked for is not what was asked for.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from localreact.serve import schemas
+from localreact.serve.ask import ANY_OBJECT, Ask, Called, ClientError, Message, ToolChoice
+from localreact.types import JsonSchema, Sampling, ToolSpec, TurnGrammar
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Part(BaseModel):
+    """Only text parts are taken."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+Content = str | list[Part] | None
+
+
+class FunctionCall(_Body):
+    name: str
+    arguments: str = ""
+
+
+class CallOf(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class ChatMessage(BaseModel):
+    """What an assistant's message holds besides (`refusal`, `annotations`) comes back from replies, and says
+    nothing to a model."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content = None
+    name: str | None = None
+    tool_calls: list[CallOf] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    audio: Any = None
+    function_call: Any = None
+
+
+class Function(_Body):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolOf(_Body):
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(BaseModel):
+    name: str
+
+
+class NamedTool(_Body):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class JsonSchemaFormat(_Body):
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(_Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    include_usage: bool = False
+
+
+class Grammar(_Body):
+    """A grammar of the content, in a language that the endpoint enforces."""
+
+    language: str
+    text: str
+
+
+Temperature = Annotated[float, Field(ge=0, le=100)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1, le=1 << 20)]
+
+
+class ChatRequest(_Body):
+    messages: list[ChatMessage] = Field(min_length=1)
+    model: str = ""
+    tools: list[ToolOf] | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    temperature: Temperature | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: int | None = None
+    n: Count | None = None
+    stop: str | list[str] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+    # Of local servers, and our own.
+    top_k: Annotated[int, Field(ge=-1, le=1 << 30)] | None = None
+    min_p: Share | None = None
+    repeat_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    grammar: Grammar | None = None
+    protocol: str | None = None
+    engine: str | None = None
+    cite: bool = False
+    reasoning_tokens: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
+
+    # These change nothing here.
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    modalities: list[str] | None = None
+    logit_bias: dict[str, float] | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+
+
+def to_ask(body: ChatRequest) -> Ask:
+    """
+    Raises:
+        ClientError: 400, with the field that can't be served.
+    """
+    _refuse_unsupported(body)
+    tools = tuple(map(_tool, body.tools or ()))
+    choice, named = tool_choice(body.tool_choice)
+    answer, strict = _answer(body.response_format)
+    strict = strict or any(each.function.strict for each in body.tools or ())
+    stop = body.stop if body.stop is not None else []
+    stops = tuple(each for each in ([stop] if isinstance(stop, str) else stop) if each)
+    most = body.max_completion_tokens or body.max_tokens
+    return Ask(
+        messages=tuple(_message(each, number) for number, each in enumerate(body.messages)),
+        tools=tools,
+        tool_choice=choice,
+        tool=named,
+        answer=answer,
+        strict=strict,
+        grammar=TurnGrammar(body.grammar.language, body.grammar.text) if body.grammar else None,
+        sampling=sampling(body),
+        max_tokens=most,
+        stops=stops,
+        n=body.n or 1,
+        protocol=body.protocol,
+        engine=body.engine,
+        reasoning_tokens=body.reasoning_tokens,
+        cite=body.cite,
+        model=body.model,
+    )
+
+
+def sampling(body: ChatRequest) -> Sampling:
+    """Greedy where nothing is said; without a seed, no two requests draw alike."""
+    return Sampling(
+        temperature=body.temperature or 0.0,
+        top_k=max(0, body.top_k or 0),
+        top_p=1.0 if body.top_p is None else body.top_p,
+        min_p=body.min_p or 0.0,
+        seed=secrets.randbits(31) if body.seed is None else body.seed % (1 << 31),
+        repeat_penalty=body.repeat_penalty or 1.0,
+    )
+
+
+def tool_choice(given: str | NamedTool | None) -> tuple[ToolChoice, str]:
+    if isinstance(given, NamedTool):
+        return "named", given.function.name
+    known: dict[str | None, ToolChoice] = {"none": "none", "required": "required"}
+    return known.get(given, "auto"), ""
+
+
+def _refuse_unsupported(body: ChatRequest) -> None:
+    asked = {
+        "logprobs": bool(body.logprobs or body.top_logprobs),
+        "logit_bias": bool(body.logit_bias),
+        "frequency_penalty": bool(body.frequency_penalty),
+        "presence_penalty": bool(body.presence_penalty),
+        "modalities": body.modalities not in (None, ["text"]),
+    }
+    for name, wanted in asked.items():
+        if wanted:
+            raise ClientError(400, f"{name} isn't supported here; leave it out", name, "unsupported")
+
+
+def _tool(given: ToolOf) -> ToolSpec:
+    function = given.function
+    parameters = schemas.parameters(function.parameters)
+    return ToolSpec(function.name, function.description or "", parameters)
+
+
+def _answer(given: ResponseFormat | None) -> tuple[JsonSchema | None, bool]:
+    if given is None or given.type == "text":
+        return None, False
+    if given.type == "json_object":
+        return ANY_OBJECT, False
+    wanted = given.json_schema
+    if wanted is None or wanted.schema_ is None:
+        raise ClientError(400, "a json_schema needs its schema", "response_format/json_schema/schema")
+    return wanted.schema_, bool(wanted.strict)
+
+
+def _message(given: ChatMessage, number: int) -> Message:
+    at = f"messages/{number}"
+    if given.function_call is not None or given.audio is not None:
+        raise ClientError(400, "function_call and audio aren't supported: use tool_calls", at, "unsupported")
+    text = joined(given.content, f"{at}/content")
+    if given.role == "tool":
+        if not given.tool_call_id:
+            raise ClientError(400, "a tool's result names the call that it answers", f"{at}/tool_call_id")
+        return Message("tool", text, call_id=given.tool_call_id)
+    if given.tool_calls and given.role != "assistant":
+        raise ClientError(400, "only an assistant makes tool calls", f"{at}/tool_calls")
+    calls = tuple(
+        Called(each.id, each.function.name, each.function.arguments) for each in given.tool_calls or ()
+    )
+    if len({call.id for call in calls}) != len(calls):
+        raise ClientError(400, "two calls of one message have the same id", f"{at}/tool_calls")
+    role = "system" if given.role in ("system", "developer") else given.role
+    return Message(role, text, calls, given.reasoning_content or "")
+
+
+def joined(content: str | Sequence[Part] | None, at: str) -> str:
+    """
+    Raises:
+        ClientError: a part that isn't text.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for number, part in enumerate(content):
+        if part.type not in ("text", "refusal"):
+            raise ClientError(
+                400,
+                f"a part of type {part.type!r} isn't supported: only text is",
+                f"{at}/{number}",
+                "unsupported",
+            )
+        texts.append(part.text or part.refusal or "")
+    return "\n".join(texts)

@@ -1,0 +1,441 @@
+"""From an Ask to a prompt and a grammar, and from what the model writes to the parts of a reply. On threads:
+nothing here awaits."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from localreact import fitting
+from localreact.endpoints.base import Endpoint
+from localreact.endpoints.llama import LlamaEndpoint
+from localreact.endpoints.reasoning import reasoning_budget
+from localreact.errors import ContextOverflowError, ProtocolError
+from localreact.grammar.schema import Relaxation, enforceable
+from localreact.protocols import PROTOCOLS, Protocol, protocol
+from localreact.protocols.base import first_grammar, mark_truncated, read_first
+from localreact.serve.ask import Ask, Called, ClientError
+from localreact.serve.history import plain_prompt, turn_prompt
+from localreact.serve.parts import ArgumentsDelta, CallStarted, ContentDelta, Ended, Part, ReasoningDelta
+from localreact.serve.plain import PlainReader, StopFilter
+from localreact.serve.schemas import closed, closed_schema
+from localreact.types import (
+    FREE_TEXT,
+    Completion,
+    Finish,
+    JsonSchema,
+    Limits,
+    Prompt,
+    Reasoning,
+    Segment,
+    Source,
+    ToolCall,
+    ToolSpec,
+    Turn,
+    TurnGrammar,
+    TurnSpec,
+)
+
+KEPT_TURNS = 1024
+"""Calls whose turns are remembered as the model wrote them, so that the next prompt holds the same ids."""
+
+LEAST_ROOM = 8
+LONGEST_STRING = {"lark": 32_000}
+"""In characters; other languages count no further than OTHERWISE."""
+OTHERWISE = 2000
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that is needed to write replies to an Ask. Without `spec` the reply is plain text."""
+
+    ask: Ask
+    endpoint: Endpoint
+    prompt: Prompt
+    grammar: TurnGrammar | None
+    max_tokens: int
+    reasoning: int
+    spec: TurnSpec | None = None
+    protocol: Protocol | None = None
+    notices: tuple[str, ...] = ()
+    """What the grammar doesn't hold of the client's schemas."""
+
+
+class Turns:
+    """`max_tokens` holds for asks that say nothing."""
+
+    def __init__(self, endpoint_for: Callable[[str | None], Endpoint], max_tokens: int) -> None:
+        self._endpoint_for = endpoint_for
+        self._max_tokens = max_tokens
+        self._written: OrderedDict[str, tuple[str, Called, str, tuple[int, ...]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    # --- before the first byte
+
+    def prepare(self, ask: Ask) -> Prepared:
+        """
+        Raises:
+            ClientError, UsageError, GrammarError, ContextOverflowError: it can't be served so.
+        """
+        endpoint = self._endpoint_for(ask.engine)
+        reasoning = reasoning_budget(endpoint, ask.reasoning_tokens)
+        history = any(each.calls or each.role == "tool" for each in ask.messages)
+        if ask.prompt is None and (ask.tools or ask.answer is not None or history or ask.cite):
+            return self._turn(ask, endpoint, reasoning)
+        if ask.protocol is not None and ask.protocol not in PROTOCOLS:
+            raise ClientError(400, f"there is no protocol {ask.protocol!r}", "protocol")
+        if ask.prompt is not None:
+            prompt, reasoning = Prompt((Segment(ask.prompt),)), 0
+        else:
+            prompt = plain_prompt(ask.messages, endpoint.chat)
+        grammar = FREE_TEXT if ask.grammar is None else ask.grammar
+        if ask.grammar is not None:
+            endpoint.check(ask.grammar)
+        room = self._room(endpoint, prompt)
+        return Prepared(ask, endpoint, prompt, grammar, self._tokens(ask, room), min(reasoning, room // 2))
+
+    def _turn(self, ask: Ask, endpoint: Endpoint, reasoning: int) -> Prepared:
+        spoken = protocol(
+            ask.protocol or endpoint.card.protocol, fitting.spelling(endpoint.card, ask.protocol, None)
+        )
+        tools, answer, relaxed = held(ask, endpoint.languages)
+        if relaxed and ask.strict:
+            raise ClientError(400, f"not strict: {relaxed[0]}", "tools", "not_enforceable")
+        prompt, sources = turn_prompt(
+            ask,
+            endpoint.chat,
+            spoken,
+            tools,
+            answer,
+            endpoint.card.examples,
+            self._known(ask, spoken, endpoint),
+        )
+        room = self._room(endpoint, prompt)
+        reasoning = min(reasoning, room // 2)
+        tokens = self._tokens(ask, room - reasoning)
+        spec = within(self._legal(ask, tools, answer, sources), tokens, endpoint.languages)
+        grammar = first_grammar(spoken, spec, endpoint.languages)
+        if grammar is not None:
+            endpoint.check(grammar)
+        return Prepared(
+            ask,
+            endpoint,
+            prompt,
+            grammar,
+            tokens,
+            reasoning,
+            replace(spec, reasoning=reasoning),
+            spoken,
+            tuple(map(str, relaxed)),
+        )
+
+    def _legal(
+        self,
+        ask: Ask,
+        tools: tuple[ToolSpec, ...],
+        answer: JsonSchema | None,
+        sources: tuple[Source, ...],
+    ) -> TurnSpec:
+        if ask.tool_choice == "none":
+            tools = ()
+        elif ask.tool_choice == "named":
+            tools = tuple(tool for tool in tools if tool.name == ask.tool)
+        may_answer = ask.tool_choice in ("auto", "none") and (bool(sources) or not ask.cite)
+        if not tools and not may_answer:
+            raise ClientError(400, "there is no tool result to cite, and no tool to call", "cite")
+        return TurnSpec(tools, may_answer, answer_schema=answer, sources=sources)
+
+    def _tokens(self, ask: Ask, room: int) -> int:
+        return min(ask.max_tokens or self._max_tokens, room)
+
+    def _room(self, endpoint: Endpoint, prompt: Prompt) -> int:
+        needed = endpoint.count(prompt)
+        if needed + LEAST_ROOM > endpoint.n_ctx:
+            raise ContextOverflowError(
+                f"the prompt needs {needed} tokens and the context holds {endpoint.n_ctx}",
+                "Shorten the messages or the tools, or start the server with a larger context (--ctx).",
+            )
+        return endpoint.n_ctx - needed
+
+    # --- writing
+
+    def write(
+        self, prepared: Prepared, choice: int, deadline: float, cancel: threading.Event
+    ) -> Iterator[Part]:
+        """The parts of one reply.
+
+        Raises:
+            EndpointError, GrammarError, ContextOverflowError, ProtocolError: what the endpoint, or the
+                strict parser where no grammar is, has against it.
+            ClientError: the time is up, or it was cancelled.
+        """
+        free = prepared.spec is None
+        stops = prepared.ask.stops if prepared.protocol is None else prepared.protocol.stops
+        limits = Limits(prepared.max_tokens, deadline, cancel, stops, prepared.reasoning)
+        writing = prepared.endpoint.complete(
+            prepared.prompt, prepared.grammar, limits, prepared.ask.sampling, turn=choice
+        )
+        reply = _PlainReply(prepared, choice) if free else _TurnReply(prepared, choice)
+        with closing(writing):
+            while True:
+                try:
+                    span = next(writing)
+                except StopIteration as finished:
+                    completion: Completion = finished.value
+                    break
+                if span.reasoning:
+                    if span.author == "sampled":
+                        yield from reply.think(span.text)
+                    continue
+                yield from reply.feed(span.text)
+                if reply.stopped_at is not None:
+                    cancel.set()  # and then read on, for the exact usage
+        if completion.stop == "deadline":
+            raise ClientError(504, "the time for the request is up", code="timeout")
+        if completion.stop == "cancelled" and reply.stopped_at is None:
+            raise ClientError(503, "the request was cancelled", code="cancelled")
+        for part in reply.end(completion):
+            if isinstance(part, Ended) and part.call is not None:
+                self._remember(prepared, part.call, completion)
+            yield part
+
+    # --- what was written
+
+    def _remember(self, prepared: Prepared, call: Called, completion: Completion) -> None:
+        assert prepared.protocol is not None
+        if prepared.grammar is None:  # the text may hold more than the turn
+            return
+        how = _how(prepared.protocol, prepared.endpoint)
+        with self._lock:
+            self._written[call.id] = (how, call, completion.text, completion.tokens)
+            while len(self._written) > KEPT_TURNS:
+                self._written.popitem(last=False)
+
+    def _known(
+        self, ask: Ask, spoken: Protocol, endpoint: Endpoint
+    ) -> Callable[[Called], tuple[str, tuple[int, ...]] | None]:
+        how = _how(spoken, endpoint)
+
+        def known(called: Called) -> tuple[str, tuple[int, ...]] | None:
+            """Ids are random: who knows one was given it. An altered call is another."""
+            with self._lock:
+                found = self._written.get(called.id)
+            return found[2:] if found is not None and found[:2] == (how, called) else None
+
+        return known
+
+
+def _how(spoken: Protocol, endpoint: Endpoint) -> str:
+    return f"{spoken!r} {endpoint.fingerprint}"
+
+
+# --- what a turn may be
+
+
+def held(
+    ask: Ask, languages: tuple[str, ...]
+) -> tuple[tuple[ToolSpec, ...], JsonSchema | None, list[Relaxation]]:
+    """Tools and answer as a grammar holds them, and what it doesn't hold of them.
+
+    Raises:
+        GrammarError: a schema can't be held at all.
+    """
+    relaxed: list[Relaxation] = []
+    tools = []
+    for tool in ask.tools:
+        spec = replace(tool, parameters=closed(tool))
+        if languages:
+            spec, left_out = enforceable(spec, languages[0])
+            relaxed += left_out
+        tools.append(spec)
+    answer = None if ask.answer is None else closed_schema(ask.answer)
+    if answer is not None and languages:
+        spec, left_out = enforceable(ToolSpec("the answer", "", answer), languages[0])
+        answer = spec.parameters
+        relaxed += left_out
+    return tuple(tools), answer, relaxed
+
+
+def within(spec: TurnSpec, tokens: int, languages: tuple[str, ...]) -> TurnSpec:
+    """The spec with bounds for its strings: the thought's in proportion, the others' where hardly any reply
+    of so many tokens gets."""
+    longest = LONGEST_STRING.get(languages[0], OTHERWISE) if languages else OTHERWISE
+    most = max(100, min(longest, 4 * tokens))
+    thought = max(spec.thought_min + 20, min(spec.thought_max, tokens // 2))
+    return replace(spec, thought_max=thought, argument_max=most, answer_max=most)
+
+
+# --- replies
+
+
+class _Reply:
+    def __init__(self, prepared: Prepared, choice: int) -> None:
+        self.prepared = prepared
+        self.choice = choice
+        self.reasoning = ""
+        self.content = ""
+        self._stops = StopFilter(prepared.ask.stops)
+
+    @property
+    def stopped_at(self) -> str | None:
+        return self._stops.stopped_at
+
+    def think(self, text: str) -> Iterator[Part]:
+        if text:
+            self.reasoning += text
+            yield ReasoningDelta(text, self.choice)
+
+    def say(self, text: str) -> Iterator[Part]:
+        if text := self._stops.feed(text):
+            self.content += text
+            yield ContentDelta(text, self.choice)
+
+    def say_rest(self) -> Iterator[Part]:
+        if text := self._stops.finish():
+            self.content += text
+            yield ContentDelta(text, self.choice)
+
+    def ended(self, completion: Completion, cut: bool = False, **more: Any) -> Ended:
+        stopped = self.stopped_at is None and (cut or completion.stop == "length")
+        return Ended(
+            "length" if stopped else "stop",
+            self.content,
+            self.reasoning,
+            usage=completion.usage,
+            timings=completion.timings,
+            stopped_at=self.stopped_at,
+            choice=self.choice,
+            **more,
+        )
+
+
+class _PlainReply(_Reply):
+    def __init__(self, prepared: Prepared, choice: int) -> None:
+        super().__init__(prepared, choice)
+        endpoint, chats = prepared.endpoint, prepared.grammar == FREE_TEXT and prepared.ask.prompt is None
+        # A server's model may reason although nobody knows its tags.
+        tags = endpoint.reasoning or (None if isinstance(endpoint, LlamaEndpoint) else Reasoning())
+        self._reader = PlainReader(replace(tags, opened=False) if tags and chats else None)
+
+    def feed(self, text: str) -> Iterator[Part]:
+        reasoning, content = self._reader.feed(text)
+        yield from self.think(reasoning)
+        yield from self.say(content)
+
+    def end(self, completion: Completion) -> Iterator[Part]:
+        reasoning, content = self._reader.finish()
+        yield from self.think(reasoning)
+        yield from self.say(content)
+        yield from self.say_rest()
+        yield self.ended(completion)
+
+
+class _TurnReply(_Reply):
+    """Live where a grammar holds the turn: then it is sure to become one. Otherwise it is said once it was
+    read as a whole."""
+
+    def __init__(self, prepared: Prepared, choice: int) -> None:
+        super().__init__(prepared, choice)
+        assert prepared.protocol is not None
+        assert prepared.spec is not None
+        self._protocol, self._spec = prepared.protocol, prepared.spec
+        self._reader = self._protocol.reader()
+        self._live = prepared.grammar is not None
+        self._verbatim = self._protocol.version.startswith(("react-json/", "react-text/"))
+        self._id = f"call_{secrets.token_hex(12)}"
+        self._name = ""
+        self._arguments = ""
+        self._thinks = False
+
+    def feed(self, text: str) -> Iterator[Part]:
+        if not self._live:
+            return
+        fields = self._reader.feed(text)
+        self._name += "".join(new for field, new in fields if field == "tool")
+        for field, new in fields:
+            if field == "thought":
+                yield from self._think(new)
+            elif field == "answer" and self._spec.answer_schema is None:
+                yield from self.say(new)
+            elif field == "arguments" and self._verbatim:
+                yield from self._argue(new)
+
+    def end(self, completion: Completion) -> Iterator[Part]:
+        if completion.stop == "length" and self._live:
+            yield from self.say_rest()
+            yield self.ended(completion, cut=True)
+            return
+        if self.stopped_at is not None:
+            yield self.ended(completion)
+            return
+        turn = self._turn(completion)
+        if turn is None:
+            yield self.ended(completion, cut=True)
+            return
+        if not self._live:
+            yield from self._think(turn.thought)
+        if isinstance(turn, ToolCall):
+            yield from self._call(turn, completion)
+        else:
+            yield from self._answer(turn, completion)
+
+    def _turn(self, completion: Completion) -> Turn | None:
+        """None where it was cut."""
+        spec, structured = self._spec, self._spec.answer_schema is not None
+        tools = self.prepared.spec.tools if self.prepared.spec else ()
+        if self._live:
+            return mark_truncated(self._protocol.parse(completion.text, tools, structured), spec)
+        try:
+            turn, _ = read_first(self._protocol, completion.text, tools, structured)
+        except ProtocolError as error:
+            if completion.stop == "length":
+                return None
+            raise ProtocolError(f"the model's reply was no turn: {error.message}", error.hint) from error
+        legal = [tool.name for tool in tools]
+        if isinstance(turn, ToolCall) and turn.tool not in legal:
+            raise ProtocolError(
+                f"the model called {turn.tool!r}; it may call: {', '.join(legal) or 'nothing'}"
+            )
+        if isinstance(turn, Finish) and not spec.answer:
+            raise ProtocolError("the model answered where a call was required")
+        return turn
+
+    def _think(self, text: str) -> Iterator[Part]:
+        if text and self.reasoning and not self._thinks:  # after the model's own reasoning
+            text = f"\n\n{text}"
+        self._thinks = True
+        yield from self.think(text)
+
+    def _argue(self, text: str) -> Iterator[Part]:
+        if not self._arguments:
+            yield CallStarted(self._id, self._name, self.choice)
+        self._arguments += text
+        yield ArgumentsDelta(text, self.choice)
+
+    def _call(self, turn: ToolCall, completion: Completion) -> Iterator[Part]:
+        self._name = turn.tool
+        if turn.truncated:  # the deltas may have been sent; what they add up to is no call
+            yield self.ended(completion, cut=True)
+            return
+        if not self._arguments:
+            yield from self._argue(_dumps(turn.arguments))
+        call = Called(self._id, turn.tool, self._arguments)
+        yield replace(self.ended(completion), finish_reason="tool_calls", call=call)
+
+    def _answer(self, turn: Finish, completion: Completion) -> Iterator[Part]:
+        if self._spec.answer_schema is not None:
+            yield from self.say(_dumps(turn.value))
+        elif not self._live:
+            yield from self.say(turn.answer or turn.missing or "")
+        yield from self.say_rest()
+        yield self.ended(completion, cut=bool(turn.truncated), evidence=turn.evidence)
+
+
+def _dumps(value: Mapping[str, Any] | Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
