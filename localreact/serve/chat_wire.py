@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from localreact.serve import schemas
-from localreact.serve.ask import ANY_OBJECT, Ask, Called, ClientError, Message, ToolChoice
+from localreact.serve.ask import ANY_OBJECT, Ask, Called, ClientError, Message, Role, ToolChoice
 from localreact.types import JsonSchema, Sampling, ToolSpec, TurnGrammar
 
 
@@ -258,7 +258,7 @@ def _message(given: ChatMessage, number: int) -> Message:
     )
     if len({call.id for call in calls}) != len(calls):
         raise ClientError(400, "two calls of one message have the same id", f"{at}/tool_calls")
-    role = "system" if given.role in ("system", "developer") else given.role
+    role: Role = "system" if given.role == "developer" else given.role
     return Message(role, text, calls, given.reasoning_content or "")
 
 

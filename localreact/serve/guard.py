@@ -155,8 +155,8 @@ def _check_json(data: bytes) -> None:
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
         json.dumps(value, ensure_ascii=False).encode("utf-8")  # half a surrogate is no text
-    except UnicodeError as error:
-        raise ClientError(400, f"the body isn't UTF-8: {error.reason}", code="invalid_json") from None
+    except UnicodeError:
+        raise ClientError(400, "the body holds text that isn't UTF-8", code="invalid_json") from None
     except (ValueError, RecursionError) as error:
         said = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         raise ClientError(400, f"the body isn't JSON: {said}", code="invalid_json") from None

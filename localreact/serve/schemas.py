@@ -91,7 +91,8 @@ def closed_schema(schema: JsonSchema) -> JsonSchema:
     it was given."""
     if "allOf" in json.dumps(schema):  # parts of a whole: closing each would leave nothing
         return schema
-    return _closed(schema)
+    found: JsonSchema = _closed(schema)
+    return found
 
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")

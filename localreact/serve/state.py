@@ -25,6 +25,8 @@ class State:
     stopping: bool = False
     started: float = field(default_factory=time)
     metrics: Metrics = field(default_factory=Metrics)
+    close: Callable[[], None] = lambda: None
+    """Frees the endpoint, where it was opened here."""
 
     @property
     def desk(self) -> Desk:
@@ -49,6 +51,7 @@ class State:
         if self.stopping:
             endpoint.close()
         else:
+            self.close = endpoint.close
             self.loaded = Desk(endpoint, self.settings, self.metrics)
 
     async def stop(self) -> None:
@@ -56,4 +59,4 @@ class State:
         self.stopping = True
         if self.loaded is not None:
             self.loaded.cancel_all()
-            await asyncio.to_thread(self.loaded.endpoint.close)
+        await asyncio.to_thread(self.close)
