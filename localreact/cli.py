@@ -18,6 +18,7 @@ from localreact.commands.eval import evaluation
 from localreact.commands.grammar import grammar
 from localreact.commands.probe import probe
 from localreact.commands.run import run
+from localreact.commands.serve import serve
 from localreact.commands.trace import trace
 from localreact.errors import LocalReactError
 from localreact.terminal import printable
@@ -49,6 +50,7 @@ def _common(
 
 app.command()(run)
 app.command()(probe)
+app.command()(serve)
 app.add_typer(grammar, name="grammar")
 app.add_typer(trace, name="trace")
 app.add_typer(cache, name="cache")

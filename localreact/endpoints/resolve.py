@@ -78,6 +78,19 @@ def open_endpoint(
     return LlamaEndpoint(model_path(str(model)), known, n_ctx, n_threads, engine, **options)
 
 
+def check_model(model: str) -> None:
+    """What can be said of a model's name or address before it is opened.
+
+    Raises:
+        UsageError: a broken address.
+        MissingPartError: no such model here, or a package that it needs is missing.
+    """
+    if looks_like_address(model) and not Path(model).exists():
+        parse_addresses(model)
+    else:
+        model_path(model)
+
+
 def _deterministic(endpoint: Endpoint) -> Endpoint:
     if not getattr(endpoint, "deterministic", False):
         raise UsageError(

@@ -43,7 +43,7 @@ class Settings:
     """
 
     host: str = "127.0.0.1"
-    port: int = 8080
+    port: int = 8765
     api_key: str = ""
     hosts: tuple[str, ...] = ()
     parallel: int = 8
