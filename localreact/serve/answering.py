@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Protocol
 
 from fastapi import Request
 from starlette.responses import StreamingResponse
@@ -11,12 +12,19 @@ from starlette.types import Receive, Scope, Send
 
 from localreact.serve.ask import ClientError
 from localreact.serve.parts import Ended
-from localreact.serve.writing import Writing
 
 GONE = 499
 
 
-async def whole(request: Request, writing: Writing) -> list[Ended]:
+class Replies(Protocol):
+    """A `Writing`, or several as one."""
+
+    async def whole(self) -> list[Ended]: ...
+
+    async def aclose(self) -> None: ...
+
+
+async def whole(request: Request, writing: Replies) -> list[Ended]:
     """All replies of a request that doesn't stream. A client that goes away cancels them; then this raises
     ClientError (499), for nobody to read."""
     work = asyncio.ensure_future(writing.whole())
@@ -38,7 +46,7 @@ async def _gone(request: Request) -> None:
 
 
 def event_stream(
-    writing: Writing, lines: AsyncIterator[str], media_type: str = "text/event-stream"
+    writing: Replies, lines: AsyncIterator[str], media_type: str = "text/event-stream"
 ) -> StreamingResponse:
     """`lines` is what a dialect makes of the parts (`data: …\\n\\n`, or a line of JSON). Whatever ends the
     stream closes the writing; an exception of it has to be told by the dialect, as its last event
@@ -47,7 +55,7 @@ def event_stream(
 
 
 class _Stream(StreamingResponse):
-    def __init__(self, writing: Writing, lines: AsyncIterator[str], media_type: str) -> None:
+    def __init__(self, writing: Replies, lines: AsyncIterator[str], media_type: str) -> None:
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         super().__init__(lines, headers=headers, media_type=media_type)
         self._writing = writing

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from localreact._version import __version__
 from localreact.errors import LocalReactError
-from localreact.serve import chat, info
+from localreact.serve import chat, completions, info, messages, ollama, responses
 from localreact.serve.ask import ClientError
 from localreact.serve.errors import body_of, problem_of
 from localreact.serve.guard import Guard
@@ -22,6 +22,10 @@ ROUTERS: Sequence[Callable[[State], APIRouter]] = (
     # One line a dialect: a module's `router`.
     info.router,
     chat.router,
+    completions.router,
+    responses.router,
+    messages.router,
+    ollama.router,
 )
 
 

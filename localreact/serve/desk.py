@@ -116,6 +116,16 @@ class Desk:
         writing.begin()
         return writing
 
+    async def count(self, ask: Ask) -> int:
+        """The tokens of an ask's prompt.
+
+        Raises: what `open` does, but for the queue.
+        """
+        self.check_model(ask.model)
+        schemas.check(ask, self.settings.caps)
+        prepared = await self._prepare(ask)
+        return await asyncio.to_thread(prepared.endpoint.count, prepared.prompt)
+
     async def _prepare(self, ask: Ask) -> Prepared:
         """On a thread, since compiling a grammar takes time; one that takes too long is left to itself."""
         started = time.monotonic()

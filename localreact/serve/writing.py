@@ -55,6 +55,10 @@ class Writing:
     def model(self) -> str:
         return self._prepared.endpoint.name
 
+    async def count_prompt(self) -> int:
+        """Its tokens, which `Usage` tells only at the end."""
+        return await asyncio.to_thread(self._prepared.endpoint.count, self._prepared.prompt)
+
     def begin(self) -> None:
         for choice, place in enumerate(self._places):
             thread = threading.Thread(

@@ -1,0 +1,303 @@
+"""`POST /v1/completions`: text that goes on with a prompt, without a chat template.
+
+Taken: `prompt` (a text, or several), `max_tokens`, `stop`, `stream` with `stream_options`, `n`, `seed`,
+`temperature`, `top_p`, and one of `grammar` (GBNF or Lark), `json_schema`, `response_format` and vLLM's
+`structured_outputs`. Refused: prompts as token ids, `echo`, `suffix`, `best_of`, `logprobs`. A prompt is text
+and nothing else: what it holds of control tokens is tokenized letter by letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
+
+from localreact.errors import GrammarError
+from localreact.serve import grammars, schemas
+from localreact.serve.answering import event_stream, whole
+from localreact.serve.ask import ANY_OBJECT, Ask, ClientError
+from localreact.serve.chat import usage_of
+from localreact.serve.chat_wire import ResponseFormat, StreamOptions
+from localreact.serve.desk import Desk
+from localreact.serve.errors import openai_shape, problem_of
+from localreact.serve.parts import ContentDelta, Ended
+from localreact.serve.state import State
+from localreact.serve.wire import Count, Penalty, Share, Strict, Temperature, TopK, TopP, refuse, sampling
+from localreact.serve.writing import Writing
+from localreact.types import JsonSchema, TurnGrammar
+
+
+class StructuredOutputs(Strict):
+    """One of them."""
+
+    json_: dict[str, Any] | str | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: Annotated[list[str], Field(min_length=1)] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
+class CompletionRequest(Strict):
+    prompt: str | list[str] | list[int] | list[list[int]]
+    model: str = ""
+    max_tokens: Count | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Count | None = None
+    seed: int | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: Share | None = None
+    repeat_penalty: Penalty | None = None
+
+    grammar: str | None = None
+    json_schema: dict[str, Any] | str | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    engine: str | None = None
+
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: int | None = None
+    logprobs: int | None = None
+    logit_bias: dict[str, float] | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+
+    user: Any = None
+    """Changes nothing here."""
+
+
+Kind = tuple[str, Any]
+
+
+def router(state: State) -> APIRouter:
+    routes = APIRouter(tags=["OpenAI"])
+
+    @routes.post("/v1/completions", response_model=None)
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        asks = to_asks(body)
+        desk = state.desk
+        grammar, notices = await _grammar(held(body), desk, body.engine)
+        asks = [replace(each, grammar=grammar) for each in asks]
+        writings = await _open(desk, asks)
+        texts = Texts(writings, body.n or 1, notices)
+        if body.stream:
+            usage = bool(body.stream_options and body.stream_options.include_usage)
+            return event_stream(texts, _events(texts, usage))
+        replies = await whole(request, texts)
+        choices = [_choice(each.choice, each.content, each.finish_reason) for each in replies]
+        return JSONResponse({**texts.head(), "choices": choices, "usage": texts.usage(replies)})
+
+    return routes
+
+
+def to_asks(body: CompletionRequest) -> list[Ask]:
+    """One for each prompt.
+
+    Raises:
+        ClientError: 400, with the field that can't be served.
+    """
+    refuse(
+        {
+            "echo": body.echo,
+            "suffix": body.suffix,
+            "best_of": (body.best_of or 1) > (body.n or 1),
+            "logprobs": body.logprobs is not None,
+            "logit_bias": body.logit_bias,
+            "frequency_penalty": body.frequency_penalty,
+            "presence_penalty": body.presence_penalty,
+        }
+    )
+    prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    if not prompts:
+        raise ClientError(400, "there is no prompt", "prompt")
+    stop = body.stop or []
+    how = sampling(body.temperature, body.top_p, body.top_k, body.min_p, body.repeat_penalty, body.seed)
+    asks = []
+    for prompt in prompts:
+        if not isinstance(prompt, str):
+            raise ClientError(
+                400, "prompts as token ids aren't supported: give text", "prompt", "unsupported"
+            )
+        ask = Ask(
+            prompt=prompt,
+            sampling=how,
+            max_tokens=body.max_tokens,
+            stops=tuple(each for each in ([stop] if isinstance(stop, str) else stop) if each),
+            n=body.n or 1,
+            engine=body.engine,
+            model=body.model,
+        )
+        asks.append(ask)
+    return asks
+
+
+def held(body: CompletionRequest) -> Kind | None:
+    """What the text is held to: `json`, `regex`, `choice` or `grammar`, and which.
+
+    Raises:
+        ClientError: two things at a time.
+    """
+    outputs = body.structured_outputs or StructuredOutputs.model_validate({})
+    asked: list[Kind] = [
+        ("grammar", body.grammar),
+        ("json", body.json_schema),
+        ("json", _schema(body.response_format)),
+        ("json", outputs.json_),
+        ("json", ANY_OBJECT if outputs.json_object else None),
+        ("regex", outputs.regex),
+        ("choice", outputs.choice),
+        ("grammar", outputs.grammar),
+    ]
+    given = [each for each in asked if each[1] is not None]
+    if len(given) > 1:
+        raise ClientError(400, "one grammar, schema, regex or choice at a time", "structured_outputs")
+    return given[0] if given else None
+
+
+def _schema(given: ResponseFormat | None) -> JsonSchema | None:
+    if given is None or given.type == "text":
+        return None
+    if given.type == "json_object":
+        return ANY_OBJECT
+    if given.json_schema is None or given.json_schema.schema_ is None:
+        raise ClientError(400, "a json_schema needs its schema", "response_format/json_schema/schema")
+    return given.json_schema.schema_
+
+
+async def _grammar(
+    held_to: Kind | None, desk: Desk, engine: str | None
+) -> tuple[TurnGrammar | None, tuple[str, ...]]:
+    if held_to is None:
+        return None, ()
+    kind, value = held_to
+    caps, languages = desk.settings.caps, desk.endpoint_for(engine).languages
+    if len(json.dumps(value, ensure_ascii=False)) > caps.schema_bytes:
+        raise ClientError(422, f"{kind}: more than {caps.schema_bytes} characters", kind, "too_many")
+
+    def write() -> tuple[TurnGrammar, tuple[str, ...]]:
+        match kind:
+            case "json":
+                schema = _loaded(value) if isinstance(value, str) else value
+                schemas.check_schema(schema, "json_schema", caps, "")
+                return grammars.of_schema(schema, languages)
+            case "regex":
+                return grammars.of_regex(value, languages), ()
+            case "choice":
+                return grammars.of_choice(value, languages), ()
+        return grammars.of_text(value, languages), ()
+
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(write), desk.settings.compile_seconds)
+    except GrammarError as error:
+        raise ClientError(400, str(error), kind, "not_enforceable") from error
+    except asyncio.TimeoutError as error:
+        said = f"it isn't compiled after {desk.settings.compile_seconds:g} seconds; simplify it"
+        raise ClientError(400, said, kind, "not_enforceable") from error
+
+
+def _loaded(text: str) -> JsonSchema:
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ClientError(400, f"the schema isn't JSON: {error}", "json_schema") from error
+    if not isinstance(schema, dict):
+        raise ClientError(400, "the schema isn't an object", "json_schema")
+    return schema
+
+
+async def _open(desk: Desk, asks: Sequence[Ask]) -> list[Writing]:
+    writings: list[Writing] = []
+    try:
+        for ask in asks:
+            writings.append(await desk.open(ask))
+    except BaseException:
+        for each in writings:
+            await each.aclose()
+        raise
+    return writings
+
+
+@dataclass
+class Texts:
+    """The writings of all prompts, as if they were one: choices are counted through."""
+
+    writings: Sequence[Writing]
+    n: int
+    notices: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self.id = f"cmpl-{secrets.token_hex(12)}"
+        self.created = int(time.time())
+
+    async def __aiter__(self) -> AsyncIterator[ContentDelta | Ended]:
+        """Prompt after prompt, although they are all being written."""
+        for number, writing in enumerate(self.writings):
+            async for part in writing:
+                if isinstance(part, ContentDelta | Ended):
+                    yield replace(part, choice=number * self.n + part.choice)
+
+    async def whole(self) -> list[Ended]:
+        ended = [part async for part in self if isinstance(part, Ended)]
+        return sorted(ended, key=lambda each: each.choice)
+
+    async def aclose(self) -> None:
+        for each in self.writings:
+            await each.aclose()
+
+    def head(self) -> dict[str, Any]:
+        head = {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.writings[0].model,
+        }
+        return {**head, "warnings": list(self.notices)} if self.notices else head
+
+    def usage(self, replies: Sequence[Ended]) -> dict[str, Any]:
+        """Replies to one prompt share it."""
+        first = [each for each in replies if each.choice % self.n == 0]
+        usage = usage_of(*(each.usage for each in replies))
+        usage["prompt_tokens"] = sum(each.usage.prompt for each in first)
+        usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
+        usage["prompt_tokens_details"]["cached_tokens"] = sum(each.usage.reused for each in first)
+        return usage
+
+
+def _choice(index: int, text: str, finish_reason: str | None = None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+
+
+async def _events(texts: Texts, with_usage: bool) -> AsyncIterator[str]:
+    replies: list[Ended] = []
+
+    def chunk(choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> str:
+        return _line({**texts.head(), "choices": choices, **({"usage": usage} if with_usage else {})})
+
+    try:
+        async for part in texts:
+            if isinstance(part, Ended):
+                replies.append(part)
+                yield chunk([_choice(part.choice, "", part.finish_reason)])
+            else:
+                yield chunk([_choice(part.choice, part.text)])
+        if with_usage:
+            yield chunk([], texts.usage(replies))
+        yield "data: [DONE]\n\n"
+    except Exception as error:
+        yield _line(openai_shape(problem_of(error)))
+
+
+def _line(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
