@@ -22,6 +22,7 @@ from localreact.tools.permission import Permission
 from localreact.trace.events import (
     GuardActed,
     Planned,
+    SpanWritten,
     StepStarted,
     TextDelta,
     ToolEnded,
@@ -143,14 +144,18 @@ class Loop:
             turn=step,
         )
         reader = self.protocol.reader()
+        pace: list[tuple[int, float]] = []
         with closing(writing):
             while True:
+                started = time.perf_counter()
                 try:
                     span = next(writing)
                 except StopIteration as finished:
                     completion: Completion = finished.value
-                    yield TurnCompleted(step, completion)
+                    yield TurnCompleted(step, completion, tuple(pace))
                     return completion
+                pace.append((len(span.text), round(time.perf_counter() - started, 6)))
+                yield SpanWritten(step, span, pace[-1][1])
                 if span.reasoning:
                     if span.author == "sampled":
                         yield TextDelta(step, "reasoning", span.text)

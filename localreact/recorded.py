@@ -29,6 +29,7 @@ from localreact.trace.events import (
     GuardActed,
     RunEnded,
     RunStarted,
+    SpanWritten,
     StepStarted,
     TextDelta,
     ToolEnded,
@@ -45,7 +46,7 @@ UNKNOWN = (
 )
 
 
-DERIVED = TextDelta | GuardActed
+DERIVED = TextDelta | SpanWritten | GuardActed
 """Events that say nothing which the others don't."""
 
 OUTSIDE = ("deadline", "cancelled", "endpoint_error")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +21,16 @@ from localreact.policy import Plan, Policy, Room, next_turn
 from localreact.protocols import JsonProtocol
 from localreact.run import RunState
 from localreact.tools.builtin import load_tools
-from localreact.trace.events import RunEnded, StepStarted, TextDelta, ToolEnded, TurnCompleted, TurnRead
-from localreact.trace.jsonl import read_trace
+from localreact.trace.events import (
+    RunEnded,
+    SpanWritten,
+    StepStarted,
+    TextDelta,
+    ToolEnded,
+    TurnCompleted,
+    TurnRead,
+)
+from localreact.trace.jsonl import PASSING, read_trace
 from localreact.types import Finish, Prompt, Segment, ToolCall, ToolSpec
 
 WRITE = JsonProtocol().write
@@ -451,7 +460,7 @@ def test_reasoning_that_the_template_opened_is_closed_where_the_model_wrote_no_i
 
 def test_events_tell_the_run_as_it_happens(stock: Tool) -> None:
     events = list(Agent(ScriptedEndpoint([call(), finish()]), [stock]).stream("x"))
-    assert [type(event).__name__ for event in events if not isinstance(event, TextDelta)] == [
+    assert [type(event).__name__ for event in events if not isinstance(event, PASSING)] == [
         "RunStarted",
         *("StepStarted", "TurnCompleted", "TurnRead", "ToolStarted", "ToolEnded"),
         *("StepStarted", "TurnCompleted", "TurnRead"),
@@ -503,6 +512,23 @@ def test_cancelling_from_another_thread(stock: Tool) -> None:
 @pytest.fixture(scope="module")
 def agent(smollm2: LlamaEndpoint) -> Agent:
     return Agent(smollm2, load_tools(["calculator", "search"], None))
+
+
+def test_the_pace_of_a_turn_has_every_stretch_of_its_text(agent: Agent) -> None:
+    events = list(agent.stream("What is 3*45+2*12?"))
+    turns = [event for event in events if isinstance(event, TurnCompleted)]
+    assert turns
+    for turn in turns:
+        written = [e for e in events if isinstance(e, SpanWritten) and e.step == turn.step]
+        assert [(len(each.span.text), each.seconds) for each in written] == list(turn.pace)
+        assert "".join(e.span.text for e in written) == "".join(s.text for s in turn.completion.spans)
+        assert sum(len(each.span.tokens) for each in written) == len(turn.completion.tokens)
+        ends, at = set(itertools.accumulate(size for size, _ in turn.pace)), 0
+        for span in turn.completion.spans:  # no stretch has two authors
+            assert (at := at + len(span.text)) in ends
+        assert all(seconds >= 0 for _, seconds in turn.pace)
+    chosen = [e for e in events if isinstance(e, SpanWritten) and e.span.author == "sampled"]
+    assert all(len(each.span.tokens) <= 1 for each in chosen)
 
 
 def test_the_embedded_model_calculates(agent: Agent) -> None:

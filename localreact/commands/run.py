@@ -303,12 +303,7 @@ def _question(argument: str | None) -> str:
 
 def _default_traces() -> Path | None:
     """Where runs leave their traces when no file is named; None where that can't be written."""
-    folder = store.folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        writable = os.access(folder, os.W_OK)
-    except OSError:
-        writable = False
-    if not writable:
-        print(f"no trace is kept: {folder} can't be written", file=sys.stderr)
-    return folder if writable else None
+    folder = store.writable_folder()
+    if folder is None:
+        print(f"no trace is kept: {store.folder()} can't be written", file=sys.stderr)
+    return folder

@@ -14,6 +14,8 @@ from localreact.endpoints.llama import ENGINES, PARALLEL
 from localreact.endpoints.resolve import DEFAULT_MODEL, check_model, open_endpoint
 from localreact.errors import MissingPartError
 from localreact.terminal import printable
+from localreact.tools import Toolbox
+from localreact.tools.builtin import NAMES, load_tools
 
 
 def serve(
@@ -70,6 +72,27 @@ def serve(
     chat_template: Annotated[
         Path | None, typer.Option(help="A file with a Jinja chat template, instead of the model's own.")
     ] = None,
+    tool: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-T",
+            "--tool",
+            help=f"A tool for /v1/runs and the page: {', '.join(NAMES)}, FILE.py or FILE.py:NAME. May be "
+            "repeated. Without any there are no runs.",
+        ),
+    ] = None,
+    docs: Annotated[
+        Path | None, typer.Option(help="Folder of text or Markdown files for search and lookup.")
+    ] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="Folder that list, read and grep look at. Default: the current one.")
+    ] = None,
+    allow_effects: Annotated[
+        bool,
+        typer.Option(
+            "--allow-effects", help="Let runs call tools that change something; nobody is asked before."
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No line for each request.")] = False,
 ) -> None:
     """Serve a model behind OpenAI's API, with tool calls that its grammar enforces.
@@ -84,6 +107,9 @@ def serve(
             f"serving needs {error.name}", "Install it with: pip install 'localreact[serve]'"
         ) from error
     check_model(model)
+    tools = load_tools(tool or [], docs, root)
+    for notice in Toolbox(tools).notices:
+        print(printable(notice), file=sys.stderr)
     settings = Settings(
         host=host,
         port=port,
@@ -93,6 +119,8 @@ def serve(
         queue=queue,
         max_tokens=max_tokens,
         request_seconds=timeout,
+        tools=tools,
+        allow_effects=allow_effects,
     )
     opening = partial(open_endpoint, model, ctx, threads, engine, deterministic, chat_template, parallel)
     run(settings, opening, lambda said: print(printable(said), file=sys.stderr), quiet)

@@ -28,25 +28,30 @@ async def whole(request: Request, writing: Replies) -> list[Ended]:
     """All replies of a request that doesn't stream. A client that goes away cancels them; then this raises
     ClientError (499), for nobody to read."""
     work = asyncio.ensure_future(writing.whole())
-    gone = asyncio.ensure_future(_gone(request))
+    left = asyncio.ensure_future(gone(request))
     try:
-        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             raise ClientError(GONE, "the client went away")
         return work.result()
     finally:
         work.cancel()
-        gone.cancel()
+        left.cancel()
         await writing.aclose()
 
 
-async def _gone(request: Request) -> None:
+async def gone(request: Request) -> None:
+    """Until the client goes away."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
+class Closes(Protocol):
+    async def aclose(self) -> None: ...
+
+
 def event_stream(
-    writing: Replies, lines: AsyncIterator[str], media_type: str = "text/event-stream"
+    writing: Closes, lines: AsyncIterator[str], media_type: str = "text/event-stream"
 ) -> StreamingResponse:
     """`lines` is what a dialect makes of the parts (`data: …\\n\\n`, or a line of JSON). Whatever ends the
     stream closes the writing; an exception of it has to be told by the dialect, as its last event
@@ -55,7 +60,7 @@ def event_stream(
 
 
 class _Stream(StreamingResponse):
-    def __init__(self, writing: Replies, lines: AsyncIterator[str], media_type: str) -> None:
+    def __init__(self, writing: Closes, lines: AsyncIterator[str], media_type: str) -> None:
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         super().__init__(lines, headers=headers, media_type=media_type)
         self._writing = writing

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from localreact._version import __version__
 from localreact.errors import LocalReactError
-from localreact.serve import chat, completions, info, messages, ollama, responses
+from localreact.serve import chat, completions, front, info, messages, ollama, responses, runs
 from localreact.serve.ask import ClientError
 from localreact.serve.errors import body_of, problem_of
 from localreact.serve.guard import Guard
@@ -26,6 +26,8 @@ ROUTERS: Sequence[Callable[[State], APIRouter]] = (
     responses.router,
     messages.router,
     ollama.router,
+    runs.router,
+    front.router,
 )
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.llama import ENGINES, LlamaEndpoint
@@ -22,10 +22,16 @@ from localreact.serve.ask import Ask, ClientError
 from localreact.serve.metrics import Metrics
 from localreact.serve.places import Places
 from localreact.serve.settings import Settings
-from localreact.serve.turns import Prepared, Turns
+from localreact.serve.turns import Turns
 from localreact.serve.writing import Writing
 
 ANY_MODEL = ("default", "localreact")
+T = TypeVar("T")
+
+
+class Cancellable(Protocol):
+    def cancel(self) -> None:
+        """It ends within a step."""
 
 
 class Desk:
@@ -37,7 +43,8 @@ class Desk:
         self.metrics.watch(self.places)
         self._engines: dict[str, Endpoint] = {}
         self._turns = Turns(self.endpoint_for, settings.max_tokens)
-        self._under_way: set[Writing] = set()
+        self.under_way: set[Cancellable] = set()
+        """What is told to stop when the server is."""
 
     def endpoint_for(self, engine: str | None) -> Endpoint:
         """The endpoint with that engine (None: its own); all share one model.
@@ -45,7 +52,7 @@ class Desk:
         Raises:
             ClientError: no such engine here.
         """
-        if engine is None:
+        if engine is None or (engine == "free" and not self.endpoint.languages):
             return self.endpoint
         if engine not in self._engines:
             if isinstance(self.endpoint, LlamaEndpoint) and engine in ENGINES:
@@ -55,6 +62,14 @@ class Desk:
             else:
                 raise ClientError(400, f"there is no engine {engine!r} for {self.endpoint.name}", "engine")
         return self._engines[engine]
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """What `endpoint_for` knows besides None."""
+        if isinstance(self.endpoint, LlamaEndpoint):
+            return ENGINES
+        free = isinstance(self.endpoint, ServerEndpoint) or not self.endpoint.languages
+        return ("free",) if free else ()
 
     def model_names(self) -> tuple[str, ...]:
         """What clients may call the model; the first is its name."""
@@ -78,22 +93,6 @@ class Desk:
                 "model_not_found",
             )
 
-    @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """A place in the queue, for work of one's own on the endpoint (a run); entered when its turn comes.
-
-        Raises:
-            ClientError: 429, the queue is full.
-        """
-        (place,) = self.places.take(1)
-        begun = asyncio.Event()
-        try:
-            place.ready(begun.set)
-            await begun.wait()
-            yield
-        finally:
-            place.leave()
-
     async def open(self, ask: Ask) -> Writing:
         """
         Raises:
@@ -106,13 +105,13 @@ class Desk:
         schemas.check(ask, self.settings.caps)
         places = self.places.take(ask.n)
         try:
-            prepared = await self._prepare(ask)
+            prepared = await self.in_time(lambda: self._turns.prepare(ask))
         except BaseException:
             for place in places:
                 place.leave()
             raise
-        writing = Writing(self._turns, prepared, places, deadline, self.metrics, self._under_way.discard)
-        self._under_way.add(writing)
+        writing = Writing(self._turns, prepared, places, deadline, self.metrics, self.under_way.discard)
+        self.under_way.add(writing)
         writing.begin()
         return writing
 
@@ -123,13 +122,17 @@ class Desk:
         """
         self.check_model(ask.model)
         schemas.check(ask, self.settings.caps)
-        prepared = await self._prepare(ask)
+        prepared = await self.in_time(lambda: self._turns.prepare(ask))
         return await asyncio.to_thread(prepared.endpoint.count, prepared.prompt)
 
-    async def _prepare(self, ask: Ask) -> Prepared:
-        """On a thread, since compiling a grammar takes time; one that takes too long is left to itself."""
+    async def in_time(self, prepare: Callable[[], T]) -> T:
+        """On a thread, since compiling a grammar takes time; one that takes too long is left to itself.
+
+        Raises:
+            ClientError: 400, the time for it is up.
+        """
         started = time.monotonic()
-        work = asyncio.get_running_loop().run_in_executor(None, self._turns.prepare, ask)
+        work = asyncio.get_running_loop().run_in_executor(None, prepare)
         try:
             return await asyncio.wait_for(asyncio.shield(work), self.settings.compile_seconds)
         except asyncio.TimeoutError as error:
@@ -146,5 +149,5 @@ class Desk:
 
     def cancel_all(self) -> None:
         """What is being written ends within a step."""
-        for writing in tuple(self._under_way):
-            writing.cancel()
+        for work in tuple(self.under_way):
+            work.cancel()

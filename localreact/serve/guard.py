@@ -19,13 +19,14 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from localreact.serve import front
 from localreact.serve.ask import ClientError
 from localreact.serve.errors import body_of, problem_of
 from localreact.serve.metrics import Metrics
 from localreact.serve.settings import LOOPBACK, Settings
 
-PUBLIC = ("/", "/health")
-"""Paths that tell nothing, and so need no key. A page's own files may be added."""
+PUBLIC = ("/health", *front.PATHS)
+"""Paths that tell nothing, and so need no key: the page asks for it."""
 
 BODY_SECONDS = 30.0
 MAX_DEPTH = 96

@@ -6,6 +6,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from localreact.serve.parts import Ended
 from localreact.serve.places import Places
+from localreact.trace.events import RunEnded
+from localreact.types import Timings, Usage
 
 _SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
 
@@ -32,6 +34,9 @@ class Metrics:
         self._tokens = Counter("localreact_tokens", "Tokens by kind.", ("kind",), registry=self._registry)
         self._replies = Counter(
             "localreact_replies", "Replies by how they ended.", ("finish_reason",), registry=self._registry
+        )
+        self._runs = Counter(
+            "localreact_runs", "Runs of the agent by how they ended.", ("status",), registry=self._registry
         )
         self._compile = Histogram(
             "localreact_grammar_seconds",
@@ -63,7 +68,14 @@ class Metrics:
         self._compile.observe(seconds)
 
     def ended(self, reply: Ended) -> None:
-        usage = reply.usage
+        self._count(reply.usage, reply.timings)
+        self._replies.labels(reply.finish_reason).inc()
+
+    def run_ended(self, run: RunEnded) -> None:
+        self._count(run.usage, run.timings)
+        self._runs.labels(run.status).inc()
+
+    def _count(self, usage: Usage, timings: Timings) -> None:
         counts = {
             "prompt": usage.prompt,
             "reused": usage.reused,
@@ -73,9 +85,8 @@ class Metrics:
         }
         for kind, count in counts.items():
             self._tokens.labels(kind).inc(count)
-        self._replies.labels(reply.finish_reason).inc()
-        self._generate.inc(max(0.0, reply.timings.generate_s))
-        self._constraint.inc(max(0.0, reply.timings.constraint_s))
+        self._generate.inc(max(0.0, timings.generate_s))
+        self._constraint.inc(max(0.0, timings.constraint_s))
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

@@ -39,6 +39,7 @@ class Settings:
         compile_seconds: for the grammar of a request.
         shutdown_seconds: for requests under way, when the server is asked to stop.
         tools: the server's own, for `/v1/runs`; without any there are no runs.
+        allow_effects: runs may call those that change something, and nobody is asked.
         caps: what a request may hold.
     """
 
@@ -53,4 +54,5 @@ class Settings:
     compile_seconds: float = 10.0
     shutdown_seconds: float = 10.0
     tools: Sequence[Tool] = ()
+    allow_effects: bool = False
     caps: Caps = Caps()

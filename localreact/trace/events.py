@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from localreact.types import Completion, Evidence, Observation, Segment, Status, Timings, Turn, Usage
+from localreact.types import Completion, Evidence, Observation, Segment, Span, Status, Timings, Turn, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,24 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class SpanWritten:
+    """A stretch as the endpoint made it (in process: one sampled token, or forced ones together), and the
+    seconds since the one before, or since the turn began: the first has the prompt's in it. Not kept in
+    traces: `TurnCompleted` has it all."""
+
+    step: int
+    span: Span
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class TurnCompleted:
+    """`pace` says how the text of the completion's spans came: for each stretch (see `SpanWritten`) how many
+    characters it has, and its seconds. What was cut off afterwards is in it, too."""
+
     step: int
     completion: Completion
+    pace: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +194,7 @@ Event = (
     RunStarted
     | StepStarted
     | TextDelta
+    | SpanWritten
     | TurnCompleted
     | TurnRead
     | TurnRefused

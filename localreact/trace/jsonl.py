@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from localreact.errors import TraceError
-from localreact.trace.events import Event, RunStarted, TextDelta, ToolStarted
+from localreact.trace.events import Event, RunStarted, SpanWritten, TextDelta, ToolStarted
 
 if sys.platform != "win32":
     import fcntl
@@ -31,6 +31,16 @@ if sys.platform != "win32":
 TRACE_VERSION = 2
 """1: as far as localreact 0.1.0. 2: a file may hold several sittings; RunStarted has `setup`; floats in
 arguments are exact."""
+
+
+PASSING = (TextDelta, SpanWritten)
+"""Events that are for those who watch, and in no trace."""
+
+
+def as_record(event: Event, at: float) -> dict[str, Any]:
+    """An event as a trace's line has it; `at` is when it happened, in seconds since the epoch."""
+    version = {"trace": TRACE_VERSION} if isinstance(event, RunStarted) else {}
+    return {**version, "event": type(event).__name__, "at": round(at, 6), **_plain(event)}
 
 
 class TraceWriter:
@@ -60,11 +70,9 @@ class TraceWriter:
             raise
 
     def write(self, event: Event) -> None:
-        if isinstance(event, TextDelta):
+        if isinstance(event, PASSING):
             return
-        record: dict[str, Any] = {"trace": TRACE_VERSION} if isinstance(event, RunStarted) else {}
-        record |= {"event": type(event).__name__, "at": round(time.time(), 6), **_plain(event)}
-        line = json.dumps(record, ensure_ascii=False, default=str) + "\n"
+        line = json.dumps(as_record(event, time.time()), ensure_ascii=False, default=str) + "\n"
         try:
             # A lone surrogate comes out as \udXXX, which is JSON's own spelling of it.
             self._file.write(line.encode("utf-8", "backslashreplace"))

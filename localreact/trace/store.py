@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,22 @@ from localreact.trace.reading import Trace, load
 def folder() -> Path:
     """Where runs leave their traces when no file is named. It may not exist yet."""
     return platformdirs.user_state_path("localreact", appauthor=False) / "traces"
+
+
+def writable_folder() -> Path | None:
+    """The same, made if need be; None where nothing can be written there."""
+    where = folder()
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        return where if os.access(where, os.W_OK) else None
+    except OSError:
+        return None
+
+
+def of_run(run_id: str) -> Path | None:
+    """The trace of a run in that folder. The id is looked for among the names that are there: no path is made
+    of it."""
+    return next((path for path in folder().glob("*.jsonl") if path.stem == run_id), None)
 
 
 def files() -> list[Path]:

@@ -14,7 +14,7 @@ from localreact import Agent, ScriptedEndpoint, Tool
 from localreact.errors import TraceError
 from localreact.protocols import JsonProtocol
 from localreact.trace.events import RunEnded, RunStarted, ToolEnded, ToolStarted, TurnCompleted, TurnRead
-from localreact.trace.jsonl import TRACE_VERSION, TraceWriter, read_lines
+from localreact.trace.jsonl import PASSING, TRACE_VERSION, TraceWriter, read_lines
 from localreact.trace.reading import Unknown, load
 from localreact.types import Completion, Finish, Observation, Span, Timings, ToolCall, Usage
 
@@ -64,7 +64,7 @@ def test_a_whole_run_is_read_back(tmp_path: Path, stock: Tool) -> None:
     events = list(Agent(ScriptedEndpoint(replies), [stock], trace=path).stream("x"))
     read = load(path)
     assert read.version == TRACE_VERSION
-    assert [type(e) for e in read.events] == [type(e) for e in events if type(e).__name__ != "TextDelta"]
+    assert [type(e) for e in read.events] == [type(e) for e in events if not isinstance(e, PASSING)]
     assert read.ended is not None
     assert math.isclose(read.ended.seconds, asdict(events[-1])["seconds"], abs_tol=1e-5)
 
