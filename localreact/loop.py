@@ -144,7 +144,7 @@ class Loop:
             turn=step,
         )
         reader = self.protocol.reader()
-        pace: list[tuple[int, float]] = []
+        pace: list[tuple[int, int, float]] = []
         with closing(writing):
             while True:
                 started = time.perf_counter()
@@ -154,8 +154,9 @@ class Loop:
                     completion: Completion = finished.value
                     yield TurnCompleted(step, completion, tuple(pace))
                     return completion
-                pace.append((len(span.text), round(time.perf_counter() - started, 6)))
-                yield SpanWritten(step, span, pace[-1][1])
+                took = round(time.perf_counter() - started, 5)
+                pace.append((len(span.text), len(span.tokens), took))
+                yield SpanWritten(step, span, took)
                 if span.reasoning:
                     if span.author == "sampled":
                         yield TextDelta(step, "reasoning", span.text)

@@ -520,13 +520,13 @@ def test_the_pace_of_a_turn_has_every_stretch_of_its_text(agent: Agent) -> None:
     assert turns
     for turn in turns:
         written = [e for e in events if isinstance(e, SpanWritten) and e.step == turn.step]
-        assert [(len(each.span.text), each.seconds) for each in written] == list(turn.pace)
+        assert [(len(e.span.text), len(e.span.tokens), e.seconds) for e in written] == list(turn.pace)
         assert "".join(e.span.text for e in written) == "".join(s.text for s in turn.completion.spans)
-        assert sum(len(each.span.tokens) for each in written) == len(turn.completion.tokens)
-        ends, at = set(itertools.accumulate(size for size, _ in turn.pace)), 0
+        assert sum(tokens for _, tokens, _ in turn.pace) == len(turn.completion.tokens)
+        ends, at = set(itertools.accumulate(size for size, _, _ in turn.pace)), 0
         for span in turn.completion.spans:  # no stretch has two authors
             assert (at := at + len(span.text)) in ends
-        assert all(seconds >= 0 for _, seconds in turn.pace)
+        assert all(seconds >= 0 for _, _, seconds in turn.pace)
     chosen = [e for e in events if isinstance(e, SpanWritten) and e.span.author == "sampled"]
     assert all(len(each.span.tokens) <= 1 for each in chosen)
 

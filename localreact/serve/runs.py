@@ -105,12 +105,14 @@ def router(state: State) -> APIRouter:
 
     @routes.get("/choices")
     async def choices() -> dict[str, Any]:
-        """What a run can be asked for here. `refused` says why a tool isn't offered."""
+        """What a run can be asked for here. `enforced` is the language of the grammars, if there are any, and
+        `refused` says why a tool isn't offered."""
         at = desk()
         native = NATIVE if isinstance(at.endpoint, ServerEndpoint) else ()
         return {
             "model": at.endpoint.name,
             "level": at.endpoint.level,
+            "enforced": next(iter(at.endpoint.languages), ""),
             "protocol": at.endpoint.card.protocol,
             "protocols": [*PROTOCOLS, *native],
             "engines": at.engines,

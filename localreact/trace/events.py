@@ -68,8 +68,8 @@ class TextDelta:
 @dataclass(frozen=True, slots=True)
 class SpanWritten:
     """A stretch as the endpoint made it (in process: one sampled token, or forced ones together), and the
-    seconds since the one before, or since the turn began: the first has the prompt's in it. Not kept in
-    traces: `TurnCompleted` has it all."""
+    seconds since the one before, or since the turn began; the first that was sampled has the prompt's in it.
+    Not kept in traces: `TurnCompleted` has it all."""
 
     step: int
     span: Span
@@ -78,12 +78,12 @@ class SpanWritten:
 
 @dataclass(frozen=True, slots=True)
 class TurnCompleted:
-    """`pace` says how the text of the completion's spans came: for each stretch (see `SpanWritten`) how many
-    characters it has, and its seconds. What was cut off afterwards is in it, too."""
+    """`pace` says how the text of the completion's spans came: for each stretch (see `SpanWritten`) its
+    characters, its tokens, and its seconds. What was cut off afterwards is in it, too."""
 
     step: int
     completion: Completion
-    pace: tuple[tuple[int, float], ...] = ()
+    pace: tuple[tuple[int, int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,9 @@ def streamed(server: Server, question: str = "How many?", **fields: Any) -> list
     return [event for _, event in numbered]
 
 
-def heard(server: Server, run_id: str, after: int | None = None, **headers: str) -> list[tuple[int, Json]]:
+def heard(
+    server: Server, run_id: str, after: int | None = None, headers: dict[str, str] | None = None
+) -> list[tuple[int, Json]]:
     params = {} if after is None else {"after": str(after)}
     with server.client.stream("GET", f"{RUNS}/{run_id}/events", params=params, headers=headers) as answer:
         assert answer.status_code == 200
@@ -99,15 +101,9 @@ def gate() -> Iterator[Gate]:
 
 def test_without_tools_there_are_no_runs() -> None:
     with serving(ScriptedEndpoint([])) as server:
-        for call in (
-            lambda: server.post(RUNS, {"question": "x"}),
-            lambda: server.client.get(RUNS),
-            lambda: server.client.get(f"{RUNS}/choices"),
-            lambda: server.client.get(f"{RUNS}/20260101-000000-00000000"),
-            lambda: server.client.get(f"{RUNS}/20260101-000000-00000000/events"),
-        ):
-            answer = call()
-            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "runs_off")
+        assert server.refused(404, RUNS, question="x")["code"] == "runs_off"
+        for path in ("", "/choices", "/20260101-000000-00000000", "/20260101-000000-00000000/events"):
+            assert get(server, path, 404)["error"]["code"] == "runs_off"
 
 
 def test_a_question_is_worked_on_with_the_servers_tools(stock: Tool) -> None:
@@ -175,7 +171,7 @@ def test_its_events_can_be_heard_again_and_from_the_middle(stock: Tool) -> None:
         kept = [each for each in enumerate(all_) if each[1]["event"] not in ("TextDelta", "SpanWritten")]
         assert heard(server, run_id) == kept
         assert heard(server, run_id, after=kept[3][0]) == kept[4:]
-        assert heard(server, run_id, **{"last-event-id": str(kept[3][0])}) == kept[4:]
+        assert heard(server, run_id, headers={"last-event-id": str(kept[3][0])}) == kept[4:]
         assert heard(server, run_id, after=len(all_)) == []
 
 

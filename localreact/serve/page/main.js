@@ -47,17 +47,20 @@ async function start() {
     }),
   );
   byId("protocol").replaceChildren(
-    option("", `${known.protocol} (the model's)`),
+    option("", `${known.protocol} (default)`),
     ...known.protocols.filter((name) => name !== known.protocol).map((name) => option(name, name)),
   );
   byId("engine").replaceChildren(
-    option("", "the server's"),
+    option("", known.enforced ? "default" : "default (no grammar)"),
     ...known.engines.map((name) => option(name, name === "free" ? "free (no grammar)" : name)),
   );
-  byId("both").disabled = !known.engines.includes("free");
+  byId("both").disabled = !comparable();
   await list();
   await openHash();
 }
+
+/** Whether there is a grammar to do without. */
+const comparable = () => Boolean(known.enforced) && known.engines.includes("free");
 
 function wanted() {
   const tools = [...byId("tools").querySelectorAll("input:checked")].map((box) => box.value);
@@ -147,7 +150,7 @@ async function work(arms) {
     if (views.length > 1) tellDifference(views);
   } finally {
     byId("go").disabled = false;
-    byId("both").disabled = !known.engines.includes("free");
+    byId("both").disabled = !comparable();
     await list();
   }
 }

@@ -70,7 +70,7 @@ class Tokens {
       }
       this.add(piece);
     }
-    this.pace.hidden = !this.pieces.some((each) => each.seconds !== null);
+    this.pace.hidden = this.pieces.filter((each) => each.seconds !== null).length < 2;
     if (author !== undefined && at < this.pieces.length) this.choose(at);
     else this.reading.textContent = this.pieces.length ? "Point at a token, or tap it." : "";
   }
@@ -98,25 +98,21 @@ class Tokens {
   }
 }
 
-/** The spans of a completion, cut where its pace says; without a pace, as they are. */
+/** The spans of a completion, cut where its pace says; what that doesn't cover, as it is. */
 function* stretches(completion, pace) {
-  const cuts = (pace ?? []).map(([size, time]) => ({ size, time }));
+  const cuts = [...(pace ?? [])];
   for (const span of completion.spans ?? []) {
-    const whole = { author: span.author, reasoning: span.reasoning ?? false };
-    const tokens = span.tokens?.length ?? 0;
+    const { author, reasoning = false } = span;
     const letters = [...span.text];
     let at = 0;
-    const pieces = [];
-    while (cuts.length && at < letters.length) {
-      const { size, time } = cuts.shift();
-      const text = letters.slice(at, at + size).join("");
-      if (size || time) pieces.push({ ...whole, text, seconds: time, tokens: 0 });
+    let left = span.tokens?.length ?? 0;
+    while (cuts.length && (at < letters.length || left > 0)) {
+      const [size, tokens, took] = cuts.shift();
+      yield { author, reasoning, text: letters.slice(at, at + size).join(""), seconds: took, tokens };
       at += size;
+      left -= tokens;
     }
-    if (at < letters.length) pieces.push({ ...whole, text: letters.slice(at).join(""), seconds: null, tokens: 0 });
-    if (pieces.length === 1) pieces[0].tokens = tokens;
-    else if (pieces.length === tokens) for (const each of pieces) each.tokens = 1;
-    yield* pieces;
+    if (at < letters.length) yield { author, reasoning, text: letters.slice(at).join(""), seconds: null, tokens: left };
   }
 }
 
@@ -148,7 +144,7 @@ class Step {
     if (!this.fields.has(name)) {
       const text = document.createTextNode("");
       const tag = name === "tool" || name === "arguments" ? "code" : "span";
-      const line = name === "arguments" && this.fields.has("tool") ? this.fields.get("tool").line : el("p", { class: `said ${name}` });
+      const line = name === "arguments" && this.fields.has("tool") ? this.fields.get("tool").line : el("p", { class: `said is-${name}` });
       if (!line.childNodes.length) line.append(el("b", {}, label));
       line.append(el(tag, {}, el("bdi", {}, text)));
       this.said.append(line);
@@ -369,7 +365,7 @@ export class RunView {
     if (!started) return {};
     const usage = ended?.usage;
     return {
-      held: started.enforced ? `by a grammar (${started.enforced})` : "by nothing",
+      "held by": started.enforced ? `a grammar (${started.enforced})` : "nothing",
       protocol: started.protocol,
       model: started.model,
       status: ended?.status ?? "…",
