@@ -19,6 +19,7 @@ from localreact.serve.state import State
 from localreact.tools.builtin import load_tools
 from localreact.trace.reading import KINDS
 from localreact.types import Finish, ToolCall
+from tests.fakes import wait_until
 from tests.serve.browser import BROWSER, Page, browsing
 from tests.serve.server import Server, running, serving
 from tests.serve.test_runs import CALL, FINISH, ask
@@ -282,6 +283,36 @@ def test_a_past_run_is_opened_and_found_again_by_its_address(page: Page, stock: 
         page.evaluate("location.reload()")
         page.wait("document.querySelector('.run .good')")
         assert page.text(".run") == said
+
+
+@needs_browser
+def test_a_run_goes_on_while_another_is_looked_at(page: Page) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    @tool
+    def stock(sku: str) -> int:
+        """How many of an article are left."""
+        entered.set()
+        assert leave.wait(30)
+        return 3
+
+    with serving(ScriptedEndpoint([FINISH, CALL, FINISH]), tools=[stock]) as server:
+        ask(server, "Before", evidence_gate=False)
+        start(page, server)
+        page.wait("document.querySelector('#list button')")
+        write_question(page, "How many?")
+        page.click("#go")
+        assert entered.wait(20)
+        page.wait("document.querySelector('.step')?.innerText.includes('is called')")
+        page.click("#list button")
+        page.wait(IDLE)
+        assert "Before" in page.text(".run h2")
+        leave.set()
+        wait_until(lambda: server.idle)
+        page.click("#refresh")
+        page.wait("document.querySelectorAll('#list li').length === 2")
+        page.wait("document.querySelector('#list').innerText.match(/finished/g)?.length === 2")
+        assert "Before" in page.text(".run h2")
 
 
 @needs_browser

@@ -44,7 +44,7 @@ def get(server: Server, path: str, status: int = 200) -> Json:
 def events_of(lines: Iterator[str]) -> Iterator[tuple[int, Json]]:
     fields: dict[str, str] = {}
     for line in lines:
-        if line:
+        if line and not line.startswith(":"):
             name, _, value = line.partition(": ")
             fields[name] = value
         elif "data" in fields:
@@ -162,6 +162,19 @@ def test_a_run_that_goes_on_is_seen_and_heard_by_others(gate: Gate) -> None:
         thread.join(10)
         assert [event["event"] for _, event in listening][-1] == "RunEnded"
         assert get(server, f"/{begun['id']}")["answer"] == "3"
+
+
+def test_who_listens_to_a_silent_run_hears_that_it_is_still_there(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(book, "STILL_HERE", 0.05)
+    with serving(ScriptedEndpoint([CALL, FINISH]), tools=[gate.tool]) as server:
+        run_id = ask(server, background=True)["id"]
+        with server.client.stream("GET", f"{RUNS}/{run_id}/events") as answer:
+            lines = answer.iter_lines()
+            assert next(line for line in lines if line.startswith(":")) == ": still here"
+            gate.open.set()
+            assert [event for _, event in events_of(lines)][-1]["answer"] == "3"
 
 
 def test_its_events_can_be_heard_again_and_from_the_middle(stock: Tool) -> None:

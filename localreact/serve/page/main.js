@@ -6,7 +6,7 @@ import { RunView } from "./view.js";
 
 const form = byId("ask");
 let known = null; // what the server offers
-let shown = 0; // counts what was put on the page, so that what comes late of something else is told apart
+let shown = new AbortController(); // of what is on the page: nobody listens any more to what was before
 
 // --- telling
 
@@ -91,24 +91,23 @@ const actions = {
 };
 
 function show(views) {
-  shown += 1;
+  shown.abort();
+  shown = new AbortController();
   byId("empty").hidden = true;
   byId("difference").hidden = true;
   byId("arms").className = views.length > 1 ? "two" : "";
   byId("arms").replaceChildren(...views.map((view) => view.element));
-  return shown;
+  return shown.signal;
 }
 
-/** Feed a view with events, until they end or something else is on the page. */
-async function watch(view, events, turn) {
+/** Feed a view with events, until they end or something else is on the page; whether they ended. */
+async function watch(view, events, signal) {
   try {
-    for await (const event of events) {
-      if (turn !== shown) return false;
-      view.take(event);
-    }
+    for await (const event of events) view.take(event);
     view.finish();
     return true;
   } catch (error) {
+    if (signal.aborted) return false;
     view.failed(error.message);
     if (error instanceof Refused) tell(error);
     return false;
@@ -137,14 +136,13 @@ function remember(views) {
 /** Ask once for each of the arms, one after the other, so that neither takes the other's time. */
 async function work(arms) {
   const views = arms.map(({ label, body }) => new RunView(body.question, label, actions));
-  const turn = show(views);
+  const signal = show(views);
   byId("main").focus({ preventScroll: true });
   byId("main").scrollIntoView({ block: "start" });
   byId("go").disabled = byId("both").disabled = true;
   try {
     for (const [number, { body }] of arms.entries()) {
-      const whole = await watch(views[number], begin(body), turn);
-      if (turn !== shown || !whole) return;
+      if (!(await watch(views[number], begin(body, signal), signal))) return;
     }
     remember(views);
     if (views.length > 1) tellDifference(views);
@@ -158,9 +156,9 @@ async function work(arms) {
 /** Open runs that were made, side by side. */
 async function open(ids) {
   const views = ids.map((id, number) => new RunView(id, ids.length > 1 ? `run ${number + 1}` : "", actions));
-  const turn = show(views);
-  const whole = await Promise.all(views.map((view, number) => watch(view, follow(ids[number]), turn)));
-  if (turn === shown && views.length > 1 && whole.every(Boolean)) tellDifference(views);
+  const signal = show(views);
+  const whole = await Promise.all(views.map((view, number) => watch(view, follow(ids[number], signal), signal)));
+  if (views.length > 1 && whole.every(Boolean)) tellDifference(views);
 }
 
 async function openHash() {

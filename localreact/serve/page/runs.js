@@ -33,19 +33,19 @@ export const latest = async () => (await json("/v1/runs?limit=40")).data;
 export const cancel = (id) => json(`${at(id)}/cancel`, { method: "POST" });
 export const asPage = async (id) => (await ask(`${at(id)}/page`)).blob();
 
-/** Begin a run; it goes on even if this page doesn't. Gives its events. */
-export async function* begin(wanted) {
+/** Begin a run; it goes on even if this page, or the signal, stops listening. Gives its events. */
+export async function* begin(wanted, signal) {
   const body = JSON.stringify({ ...wanted, stream: true, background: true });
-  yield* toTheEnd(await ask("/v1/runs", { method: "POST", body }), null);
+  yield* toTheEnd(await ask("/v1/runs", { method: "POST", body, signal }), null, signal);
 }
 
 /** The events of a run, from the first to the last; those to come, too. */
-export async function* follow(id) {
-  yield* toTheEnd(await ask(`${at(id)}/events`), id);
+export async function* follow(id, signal) {
+  yield* toTheEnd(await ask(`${at(id)}/events`, { signal }), id, signal);
 }
 
 /** A connection that breaks is made again, after the last event that came. */
-async function* toTheEnd(answer, id) {
+async function* toTheEnd(answer, id, signal) {
   let last = -1;
   for (let tries = 0; ; tries++) {
     try {
@@ -57,9 +57,9 @@ async function* toTheEnd(answer, id) {
       }
       return; // a trace that has no end
     } catch (error) {
-      if (id === null || tries >= 5 || error instanceof Refused) throw error;
+      if (id === null || tries >= 5 || signal.aborted || error instanceof Refused) throw error;
       await new Promise((go) => setTimeout(go, 300 * 2 ** tries));
-      answer = await ask(`${at(id)}/events?after=${last}`).catch((again) => {
+      answer = await ask(`${at(id)}/events?after=${last}`, { signal }).catch((again) => {
         if (again instanceof Refused) throw again;
         return answer; // its body is spent, so that the next try comes soon
       });

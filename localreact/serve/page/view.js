@@ -374,6 +374,7 @@ export class RunView {
       "no turn": String(count.refused),
       "tool calls": count.failed ? `${count.calls}, ${count.failed} failed` : String(count.calls),
       tokens: usage ? `${usage.sampled + usage.forced} (${usage.sampled} sampled, ${usage.forced} forced)` : "…",
+      prompts: usage ? `${usage.prompt - usage.reused} tokens read, ${usage.reused} reused` : "…",
       reading: ended ? seconds(ended.timings.prompt_s) : "…",
       writing: ended ? seconds(ended.timings.generate_s) : "…",
       "in all": ended ? seconds(ended.seconds) : "…",
