@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from localreact.commands.options import GpuLayers
 from localreact.endpoints.address import KINDS
 from localreact.endpoints.llama import ENGINES, PARALLEL
 from localreact.endpoints.resolve import DEFAULT_MODEL, check_model, open_endpoint
@@ -65,6 +66,7 @@ def serve(
             "-t", "--threads", help="Threads that evaluate the model. Default: physical cores it may use."
         ),
     ] = None,
+    gpu_layers: GpuLayers = 0,
     deterministic: Annotated[
         bool,
         typer.Option("--deterministic", help="Bit for bit the same replies, one at a time."),
@@ -122,5 +124,15 @@ def serve(
         tools=tools,
         allow_effects=allow_effects,
     )
-    opening = partial(open_endpoint, model, ctx, threads, engine, deterministic, chat_template, parallel)
+    opening = partial(
+        open_endpoint,
+        model,
+        ctx,
+        threads,
+        engine,
+        deterministic,
+        chat_template,
+        gpu_layers=gpu_layers,
+        parallel=parallel,
+    )
     run(settings, opening, lambda said: print(printable(said), file=sys.stderr), quiet)
