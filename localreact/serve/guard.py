@@ -94,7 +94,7 @@ class Guard:
             scheme, _, given = headers.get(b"authorization", "").partition(" ")
             if scheme.lower() != "bearer":
                 given = headers.get(b"x-api-key", "")
-            if not hmac.compare_digest(given.strip().encode("utf-8", "replace"), key.encode()):
+            if not hmac.compare_digest(given.strip().encode("latin-1"), key.encode()):
                 raise ClientError(
                     401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key"
                 )

@@ -3,42 +3,33 @@ nothing here awaits."""
 
 from __future__ import annotations
 
-import json
-import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from localreact import fitting
 from localreact.endpoints.base import Endpoint
-from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.reasoning import reasoning_budget
-from localreact.errors import ContextOverflowError, ProtocolError
+from localreact.errors import ContextOverflowError
 from localreact.grammar.schema import Relaxation, enforceable
 from localreact.protocols import PROTOCOLS, Protocol, protocol
-from localreact.protocols.base import first_grammar, mark_truncated, read_first
+from localreact.protocols.base import first_grammar
 from localreact.serve.ask import Ask, Called, ClientError
 from localreact.serve.history import plain_prompt, turn_prompt
-from localreact.serve.parts import ArgumentsDelta, CallStarted, ContentDelta, Ended, Part, ReasoningDelta
-from localreact.serve.plain import PlainReader, StopFilter
+from localreact.serve.parts import Ended, Part
+from localreact.serve.replies import PlainReply, Prepared, TurnReply
 from localreact.serve.schemas import closed, closed_schema
 from localreact.types import (
     FREE_TEXT,
     Completion,
-    Finish,
     JsonSchema,
     Limits,
     Prompt,
-    Reasoning,
     Segment,
     Source,
-    ToolCall,
     ToolSpec,
-    Turn,
-    TurnGrammar,
     TurnSpec,
 )
 
@@ -49,22 +40,6 @@ LEAST_ROOM = 8
 LONGEST_STRING = {"lark": 32_000}
 """In characters; other languages count no further than OTHERWISE."""
 OTHERWISE = 2000
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """All that is needed to write replies to an Ask. Without `spec` the reply is plain text."""
-
-    ask: Ask
-    endpoint: Endpoint
-    prompt: Prompt
-    grammar: TurnGrammar | None
-    max_tokens: int
-    reasoning: int
-    spec: TurnSpec | None = None
-    protocol: Protocol | None = None
-    notices: tuple[str, ...] = ()
-    """What the grammar doesn't hold of the client's schemas."""
 
 
 class Turns:
@@ -181,7 +156,7 @@ class Turns:
         writing = prepared.endpoint.complete(
             prepared.prompt, prepared.grammar, limits, prepared.ask.sampling, turn=choice
         )
-        reply = _PlainReply(prepared, choice) if free else _TurnReply(prepared, choice)
+        reply = PlainReply(prepared, choice) if free else TurnReply(prepared, choice)
         with closing(writing):
             while True:
                 try:
@@ -269,173 +244,3 @@ def within(spec: TurnSpec, tokens: int, languages: tuple[str, ...]) -> TurnSpec:
     most = max(100, min(longest, 4 * tokens))
     thought = max(spec.thought_min + 20, min(spec.thought_max, tokens // 2))
     return replace(spec, thought_max=thought, argument_max=most, answer_max=most)
-
-
-# --- replies
-
-
-class _Reply:
-    def __init__(self, prepared: Prepared, choice: int) -> None:
-        self.prepared = prepared
-        self.choice = choice
-        self.reasoning = ""
-        self.content = ""
-        self._stops = StopFilter(prepared.ask.stops)
-
-    @property
-    def stopped_at(self) -> str | None:
-        return self._stops.stopped_at
-
-    def think(self, text: str) -> Iterator[Part]:
-        if text:
-            self.reasoning += text
-            yield ReasoningDelta(text, self.choice)
-
-    def say(self, text: str) -> Iterator[Part]:
-        if text := self._stops.feed(text):
-            self.content += text
-            yield ContentDelta(text, self.choice)
-
-    def say_rest(self) -> Iterator[Part]:
-        if text := self._stops.finish():
-            self.content += text
-            yield ContentDelta(text, self.choice)
-
-    def ended(self, completion: Completion, cut: bool = False, **more: Any) -> Ended:
-        stopped = self.stopped_at is None and (cut or completion.stop == "length")
-        return Ended(
-            "length" if stopped else "stop",
-            self.content,
-            self.reasoning,
-            usage=completion.usage,
-            timings=completion.timings,
-            stopped_at=self.stopped_at,
-            choice=self.choice,
-            **more,
-        )
-
-
-class _PlainReply(_Reply):
-    def __init__(self, prepared: Prepared, choice: int) -> None:
-        super().__init__(prepared, choice)
-        endpoint, chats = prepared.endpoint, prepared.grammar == FREE_TEXT and prepared.ask.prompt is None
-        # A server's model may reason although nobody knows its tags.
-        tags = endpoint.reasoning or (None if isinstance(endpoint, LlamaEndpoint) else Reasoning())
-        self._reader = PlainReader(replace(tags, opened=False) if tags and chats else None)
-
-    def feed(self, text: str) -> Iterator[Part]:
-        reasoning, content = self._reader.feed(text)
-        yield from self.think(reasoning)
-        yield from self.say(content)
-
-    def end(self, completion: Completion) -> Iterator[Part]:
-        reasoning, content = self._reader.finish()
-        yield from self.think(reasoning)
-        yield from self.say(content)
-        yield from self.say_rest()
-        yield self.ended(completion)
-
-
-class _TurnReply(_Reply):
-    """Live where a grammar holds the turn: then it is sure to become one. Otherwise it is said once it was
-    read as a whole."""
-
-    def __init__(self, prepared: Prepared, choice: int) -> None:
-        super().__init__(prepared, choice)
-        assert prepared.protocol is not None
-        assert prepared.spec is not None
-        self._protocol, self._spec = prepared.protocol, prepared.spec
-        self._reader = self._protocol.reader()
-        self._live = prepared.grammar is not None
-        self._verbatim = self._protocol.version.startswith(("react-json/", "react-text/"))
-        self._id = f"call_{secrets.token_hex(12)}"
-        self._name = ""
-        self._arguments = ""
-        self._thinks = False
-
-    def feed(self, text: str) -> Iterator[Part]:
-        if not self._live:
-            return
-        fields = self._reader.feed(text)
-        self._name += "".join(new for field, new in fields if field == "tool")
-        for field, new in fields:
-            if field == "thought":
-                yield from self._think(new)
-            elif field == "answer" and self._spec.answer_schema is None:
-                yield from self.say(new)
-            elif field == "arguments" and self._verbatim:
-                yield from self._argue(new)
-
-    def end(self, completion: Completion) -> Iterator[Part]:
-        if completion.stop == "length" and self._live:
-            yield from self.say_rest()
-            yield self.ended(completion, cut=True)
-            return
-        if self.stopped_at is not None:
-            yield self.ended(completion)
-            return
-        turn = self._turn(completion)
-        if turn is None:
-            yield self.ended(completion, cut=True)
-            return
-        if not self._live:
-            yield from self._think(turn.thought)
-        if isinstance(turn, ToolCall):
-            yield from self._call(turn, completion)
-        else:
-            yield from self._answer(turn, completion)
-
-    def _turn(self, completion: Completion) -> Turn | None:
-        """None where it was cut."""
-        spec, structured = self._spec, self._spec.answer_schema is not None
-        tools = self.prepared.spec.tools if self.prepared.spec else ()
-        if self._live:
-            return mark_truncated(self._protocol.parse(completion.text, tools, structured), spec)
-        try:
-            turn, _ = read_first(self._protocol, completion.text, tools, structured)
-        except ProtocolError as error:
-            if completion.stop == "length":
-                return None
-            raise ProtocolError(f"the model's reply was no turn: {error.message}", error.hint) from error
-        legal = [tool.name for tool in tools]
-        if isinstance(turn, ToolCall) and turn.tool not in legal:
-            raise ProtocolError(
-                f"the model called {turn.tool!r}; it may call: {', '.join(legal) or 'nothing'}"
-            )
-        if isinstance(turn, Finish) and not spec.answer:
-            raise ProtocolError("the model answered where a call was required")
-        return turn
-
-    def _think(self, text: str) -> Iterator[Part]:
-        if text and self.reasoning and not self._thinks:  # after the model's own reasoning
-            text = f"\n\n{text}"
-        self._thinks = True
-        yield from self.think(text)
-
-    def _argue(self, text: str) -> Iterator[Part]:
-        if not self._arguments:
-            yield CallStarted(self._id, self._name, self.choice)
-        self._arguments += text
-        yield ArgumentsDelta(text, self.choice)
-
-    def _call(self, turn: ToolCall, completion: Completion) -> Iterator[Part]:
-        self._name = turn.tool
-        if turn.truncated:  # the deltas may have been sent; what they add up to is no call
-            yield self.ended(completion, cut=True)
-            return
-        if not self._arguments:
-            yield from self._argue(_dumps(turn.arguments))
-        call = Called(self._id, turn.tool, self._arguments)
-        yield replace(self.ended(completion), finish_reason="tool_calls", call=call)
-
-    def _answer(self, turn: Finish, completion: Completion) -> Iterator[Part]:
-        if self._spec.answer_schema is not None:
-            yield from self.say(_dumps(turn.value))
-        elif not self._live:
-            yield from self.say(turn.answer or turn.missing or "")
-        yield from self.say_rest()
-        yield self.ended(completion, cut=bool(turn.truncated), evidence=turn.evidence)
-
-
-def _dumps(value: Mapping[str, Any] | Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

@@ -13,7 +13,8 @@ from localreact.serve.ask import ClientError
 from localreact.serve.metrics import Metrics
 from localreact.serve.parts import Ended, Part
 from localreact.serve.places import Place
-from localreact.serve.turns import Prepared, Turns
+from localreact.serve.replies import Prepared
+from localreact.serve.turns import Turns
 
 
 class Writing:
@@ -70,7 +71,7 @@ class Writing:
         left = len(self._places)
         while left:
             try:
-                patience = max(0.0, self._deadline - time.monotonic()) + 1  # the endpoint keeps it as well
+                patience = self._deadline - time.monotonic() + 1  # the endpoint keeps it as well
                 item = await asyncio.wait_for(self._items.get(), patience)
             except asyncio.TimeoutError as error:
                 raise ClientError(504, "the time for the request is up", code="timeout") from error

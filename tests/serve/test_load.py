@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2
+import pytest
+
+from localreact.endpoints.llama import LlamaEndpoint
+from localreact.endpoints.scripted import ScriptedEndpoint
+from localreact.types import Completion, Limits, Prompt, Sampling, Span, TurnGrammar
+from tests.fakes import wait_until
+from tests.serve.server import asked, delta_texts, serving, tool
+
+
+class Slow(ScriptedEndpoint):
+    """Writes until it is released, or cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.released = threading.Event()
+        self.writing = 0
+        self.cancelled = 0
+
+    def complete(
+        self, prompt: Prompt, grammar: TurnGrammar | None, limits: Limits, sampling: Sampling, turn: int = 0
+    ) -> Generator[Span, None, Completion]:
+        assert limits.cancel is not None
+        self.writing += 1
+        try:
+            while not self.released.wait(0.01):
+                if limits.cancel.is_set():
+                    self.cancelled += 1
+                    return Completion("", "cancelled")
+                yield Span("sampled", "x")
+            return Completion("x", "eog")
+        finally:
+            self.writing -= 1
+
+
+def test_beyond_the_queue_requests_are_sent_away_and_served_later() -> None:
+    slow = Slow()
+    with serving(slow, parallel=2, queue=1) as server, ThreadPoolExecutor() as pool:
+        places = server.state.desk.places
+        under_way = [pool.submit(server.post, "/v1/chat/completions", asked("x")) for _ in range(3)]
+        wait_until(lambda: places.active == 2 and places.waiting == 1)
+        answer = server.post("/v1/chat/completions", asked("x"))
+        assert answer.status_code == 429
+        assert answer.json()["error"]["code"] == "queue_full"
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        slow.released.set()
+        assert [each.result().status_code for each in under_way] == [200] * 3
+        wait_until(lambda: server.idle)
+        assert server.post("/v1/chat/completions", asked("x")).status_code == 200
+
+
+def test_more_replies_than_there_are_places_is_the_clients_fault() -> None:
+    with serving(Slow(), parallel=2, queue=1) as server:
+        assert server.refused(422, **asked("x", n=4))["param"] == "n"
+        assert server.idle
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_frees_its_place(stream: bool) -> None:
+    slow = Slow()
+    with serving(slow, parallel=1) as server:
+        with pytest.raises(httpx2.TimeoutException):
+            _until_timeout(server.client, asked("x", stream=stream))
+        wait_until(lambda: slow.cancelled == 1 and server.idle)
+
+
+def _until_timeout(client: httpx2.Client, body: object) -> None:
+    with client.stream("POST", "/v1/chat/completions", json=body, timeout=0.3) as answer:
+        for number, _ in enumerate(answer.iter_lines()):
+            if number > 4:
+                raise httpx2.ReadTimeout("enough")
+
+
+def test_one_that_waits_and_goes_away_is_never_begun() -> None:
+    slow = Slow()
+    with serving(slow, parallel=1) as server, ThreadPoolExecutor() as pool:
+        first = pool.submit(server.post, "/v1/chat/completions", asked("x"))
+        wait_until(lambda: slow.writing == 1)
+        with pytest.raises(httpx2.TimeoutException):
+            server.client.post("/v1/chat/completions", json=asked("y"), timeout=0.2)
+        wait_until(lambda: server.state.desk.places.waiting == 0)
+        slow.released.set()
+        assert first.result().status_code == 200
+        assert len(slow.prompts) == 0
+        wait_until(lambda: server.idle)
+
+
+def test_a_request_has_its_time() -> None:
+    with serving(Slow(), request_seconds=0.2) as server:
+        assert server.refused(504, **asked("x"))["code"] == "timeout"
+        wait_until(lambda: server.idle)
+
+
+def test_stopping_ends_what_is_under_way() -> None:
+    slow = Slow()
+    with serving(slow) as server, ThreadPoolExecutor() as pool:
+        under_way = pool.submit(server.post, "/v1/chat/completions", asked("x"))
+        wait_until(lambda: slow.writing == 1)
+        server.state.desk.cancel_all()
+        assert under_way.result().status_code == 503
+
+
+def test_a_grammar_has_its_time_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    endpoint = ScriptedEndpoint([])
+    monkeypatch.setattr(endpoint, "count", lambda prompt: released.wait(5) and 1)
+    with serving(endpoint, compile_seconds=0.1) as server:
+        assert server.refused(400, **asked("x"))["code"] == "not_enforceable"
+        assert server.idle
+        released.set()
+
+
+def test_clients_at_a_time_get_each_its_own(tiny: LlamaEndpoint) -> None:
+    with serving(tiny, parallel=4, queue=40) as server, ThreadPoolExecutor(12) as pool:
+
+        def call(number: int) -> str:
+            fields = {"tools": [tool(f"tool_{number}")], "tool_choice": "required", "seed": number}
+            message = server.message(temperature=1.0, max_tokens=700, **fields)
+            name: str = message["tool_calls"][0]["function"]["name"]
+            return name
+
+        assert list(pool.map(call, range(24))) == [f"tool_{number}" for number in range(24)]
+        wait_until(lambda: server.idle)
+
+
+def test_a_real_model_stops_within_a_step_of_a_client_that_goes_away(tiny: LlamaEndpoint) -> None:
+    body = asked("x", stream=True, max_tokens=3500, temperature=1.0, tools=[tool()], tool_choice="none")
+    with serving(tiny) as server:
+        with server.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            lines = answer.iter_lines()
+            for _ in range(6):
+                next(lines)
+        wait_until(lambda: server.idle)
+        assert delta_texts(server.chunks(max_tokens=5), "content")
