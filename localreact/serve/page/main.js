@@ -168,7 +168,13 @@ async function openHash() {
 
 // --- past runs
 
-const when = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+const parts = { month: "short", day: "numeric", hour: "numeric", minute: "2-digit" };
+const [ofThisYear, ofOthers] = [parts, { year: "numeric", ...parts }].map((each) => new Intl.DateTimeFormat(undefined, each));
+
+function when(created) {
+  const date = new Date(created * 1000);
+  return (date.getFullYear() === new Date().getFullYear() ? ofThisYear : ofOthers).format(date);
+}
 
 async function list() {
   const runs = await latest();
@@ -178,7 +184,7 @@ async function list() {
     ...runs.map((run) => {
       const question = visible(run.question);
       const box = el("input", { type: "checkbox", value: run.id, checked: chosen.has(run.id), "aria-label": `Compare: ${question}` });
-      const facts = [run.status, run.protocol ? (run.enforced ? "held" : "free") : null, when.format(run.created * 1000)];
+      const facts = [run.status, run.protocol ? (run.enforced ? "held" : "free") : null, when(run.created)];
       const button = el(
         "button", { type: "button" },
         el("bdi", { class: "question" }, question),

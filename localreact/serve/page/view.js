@@ -371,7 +371,7 @@ export class RunView {
       status: ended?.status ?? "…",
       answer: ended?.answer ?? ended?.missing ?? "–",
       steps: String(this.steps.length),
-      "no turn": String(count.refused),
+      "refused texts": String(count.refused),
       "tool calls": count.failed ? `${count.calls}, ${count.failed} failed` : String(count.calls),
       tokens: usage ? `${usage.sampled + usage.forced} (${usage.sampled} sampled, ${usage.forced} forced)` : "…",
       prompts: usage ? `${usage.prompt - usage.reused} tokens read, ${usage.reused} reused` : "…",
