@@ -302,7 +302,8 @@ def _leave(server: Server, stream: bool, then: Callable[[], bool], **fields: Any
     with httpx2.Client(base_url=server.client.base_url, timeout=0.5 if not stream else 30) as client:
         if stream:
             with client.stream("POST", RUNS, json=body) as answer:
-                next(answer.iter_lines())
+                lines = answer.iter_lines()  # the connection ends with it
+                next(lines)
                 wait_until(then)
         else:
             with pytest.raises(httpx2.TimeoutException):

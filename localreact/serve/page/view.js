@@ -309,8 +309,14 @@ export class RunView {
     this.remark(`On with ${event.protocol}: the server ${event.reason}`);
   }
 
-  onCompacted(event) {
-    this.remark(`Context: steps 1 to ${event.told} in short, ${event.before} tokens now ${event.after}`);
+  onPlanned({ steps }) {
+    const then = steps.length > 1 ? ` (then: ${steps.slice(1).join("; ")})` : "";
+    this.remark(`Plan: ${steps.length ? steps[0] + then : "nothing is left to do"}`);
+  }
+
+  onCompacted({ told, left_out, summary, before, after }) {
+    const how = summary && left_out === told ? "summed up" : "in short";
+    this.remark(`Context: steps 1 to ${told} ${how}, ${before} tokens now ${after}`);
   }
 
   remark(text) {
