@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from localreact.trace.events import Event, RunEnded, RunStarted
+from localreact.trace.events import Event, RunEnded, RunStarted, ToolEnded
 from localreact.trace.jsonl import PASSING, TRACE_VERSION, as_record
 from localreact.trace.reading import Entry, Trace
 from localreact.trace.steps import RecordedStep, steps_of
@@ -112,5 +112,13 @@ async def sse(entries: AsyncIterator[tuple[int, Entry] | None]) -> AsyncIterator
         if each is None:
             yield ": still here\n\n"
         elif isinstance(event := each[1].event, Event):
-            data = json.dumps(as_record(event, each[1].at), ensure_ascii=True, default=str)
+            data = json.dumps(as_record(_without_paths(event), each[1].at), default=str)
             yield f"id: {each[0]}\nevent: {type(event).__name__}\ndata: {data}\n\n"
+
+
+def _without_paths(event: Event) -> Event:
+    """Where traces lie is nothing to clients: they name runs by their ids."""
+    if not isinstance(event, ToolEnded) or not event.observation.inner:
+        return event
+    inner = tuple(replace(run, trace="") for run in event.observation.inner)
+    return replace(event, observation=replace(event.observation, inner=inner))

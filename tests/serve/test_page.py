@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from localreact import ScriptedEndpoint, Tool, tool
+from localreact import Agent, ScriptedEndpoint, Tool, tool
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.protocols import JsonProtocol
 from localreact.serve import front
@@ -313,6 +313,21 @@ def test_a_run_goes_on_while_another_is_looked_at(page: Page) -> None:
         page.wait("document.querySelectorAll('#list li').length === 2")
         page.wait("document.querySelector('#list').innerText.match(/finished/g)?.length === 2")
         assert "Before" in page.text(".run h2")
+
+
+@needs_browser
+def test_the_run_of_an_agent_that_is_a_tool_is_a_link_away(page: Page, stock: Tool) -> None:
+    clerk = Agent(ScriptedEndpoint([CALL, FINISH]), [stock]).as_tool("clerk", "Ask somebody in the store.")
+    passed_on = WRITE(ToolCall("The clerk will know.", "clerk", {"question": "How many A7?"}))
+    with serving(ScriptedEndpoint([passed_on, FINISH]), tools=[clerk]) as server:
+        run = ask(server, "How many are left?")
+        with server.client.stream("GET", f"/v1/runs/{run['id']}/events") as answer:
+            assert "traces" not in answer.read().decode()  # no path of this machine
+        start(page, server, f"#runs={run['id']}")
+        page.wait("document.querySelector('.run a')")
+        page.click(".run a")
+        page.wait("document.querySelector('.run h2')?.innerText === 'How many A7?'")
+        page.wait("document.querySelector('.run .good')")
 
 
 @needs_browser

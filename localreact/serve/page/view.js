@@ -188,6 +188,10 @@ class Step {
       el("p", { class: "said" }, el("b", {}, "Observation"), foreign(observation.tool), el("span", { class: "faint" }, ` · ${state}`)),
       el("pre", { class: "observation" }, foreign(shown ?? observation.content)),
     );
+    for (const { run_id: id, status } of observation.inner ?? []) {
+      const link = el("a", { href: `#runs=${encodeURIComponent(id)}` }, `run ${visible(id)}`);
+      this.said.append(el("p", { class: "faint" }, "Worked on by ", link, ` · ${visible(status)}`));
+    }
     if (shown !== null && shown !== undefined) {
       const size = observation.content.length;
       this.said.append(el("details", {}, el("summary", {}, `The whole result (${size} characters)`), el("pre", { class: "observation" }, foreign(observation.content))));
