@@ -222,6 +222,10 @@ async def _open(desk: Desk, asks: Sequence[Ask]) -> list[Writing]:
     try:
         for ask in asks:
             writings.append(await desk.open(ask))
+    except GrammarError as error:
+        for each in writings:
+            await each.aclose()
+        raise ClientError(400, str(error), "grammar", "not_enforceable") from error
     except BaseException:
         for each in writings:
             await each.aclose()

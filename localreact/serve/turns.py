@@ -151,7 +151,8 @@ class Turns:
             ClientError: the time is up, or it was cancelled.
         """
         free = prepared.spec is None
-        stops = prepared.ask.stops if prepared.protocol is None else prepared.protocol.stops
+        # A client's stop strings are looked for here: endpoints don't say which of them they met.
+        stops = () if prepared.protocol is None else prepared.protocol.stops
         limits = Limits(prepared.max_tokens, deadline, cancel, stops, prepared.reasoning)
         writing = prepared.endpoint.complete(
             prepared.prompt, prepared.grammar, limits, prepared.ask.sampling, turn=choice
