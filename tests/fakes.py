@@ -54,6 +54,9 @@ class Fake:
     model: str = "tiny"
     knows_stops: bool = True
     counts: bool = True
+    pause: float = 0.0
+    """Seconds between the events of a stream."""
+
     tokenizes: bool = True
     """Whether a server of a kind that may have a tokenizer API has it, and takes prompts as ids."""
 
@@ -304,6 +307,7 @@ class _Handler(BaseHTTPRequestHandler):
                     self.close_connection = True
                     self.wfile.flush()
                     return
+                self.fake.released.wait(self.fake.pause)
                 data = line.encode()
                 self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
             self.wfile.write(b"0\r\n\r\n")

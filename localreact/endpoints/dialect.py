@@ -87,6 +87,13 @@ class Dialect(Protocol):
             EndpointError: the server isn't there, or isn't of this kind.
         """
 
+    def alive(self, limits: Limits | None) -> None:
+        """Ask for something that costs nothing.
+
+        Raises:
+            EndpointError: the server doesn't answer.
+        """
+
     def ids(self, prompt: Prompt, limits: Limits | None) -> list[int] | None:
         """The prompt as ids that hold no control token that the runtime didn't put there; None where
         this server takes text only."""

@@ -171,7 +171,8 @@ class Transport:
         self, method: str, path: str, body: Mapping[str, Any] | None, patience: Patience
     ) -> AsyncIterator[tuple[httpx2.Response, AsyncGenerator[bytes, None]]]:
         """A successful answer, of which the first byte is there, as chunks."""
-        timeout = httpx2.Timeout(patience.idle, connect=patience.connect)
+        # Many runs at once may wait long for a connection: that says nothing of the server.
+        timeout = httpx2.Timeout(patience.idle, connect=patience.connect, pool=None)
         begun = False  # from here on errors are the reader's, and final
         for attempt in range(1, patience.tries + 1):
             request = self._client.build_request(method, self.address + path, json=body, timeout=timeout)

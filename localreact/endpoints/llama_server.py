@@ -54,6 +54,9 @@ class LlamaServer:
             names=(name, path),
         )
 
+    def alive(self, limits: Limits | None) -> None:
+        self.transport.get("/props", limits, QUICK)
+
     # --- prompts
 
     def ids(self, prompt: Prompt, limits: Limits | None) -> list[int]:

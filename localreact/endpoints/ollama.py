@@ -52,6 +52,9 @@ class Ollama:
             names=(self._model.partition(":")[0],),
         )
 
+    def alive(self, limits: Limits | None) -> None:
+        self.transport.get("/api/tags", limits, QUICK)
+
     def ids(self, prompt: Prompt, limits: Limits | None) -> None:
         return None
 

@@ -92,6 +92,9 @@ class OpenAIText:
             names=(str(own.get("root") or ""),),
         )
 
+    def alive(self, limits: Limits | None) -> None:
+        self.transport.get("/models", limits, QUICK)
+
     def _own_tokenizer(self, limits: Limits | None) -> Tokenizer | None:
         """The server's, if it has one (beside `/v1`, not in it) and takes its ids as a prompt."""
         tokenizer = Tokenizer(self.transport.at(self.transport.address.removesuffix("/v1")), self._model)

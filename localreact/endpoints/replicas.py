@@ -27,7 +27,8 @@ class ReplicaEndpoint:
     """Each turn goes to one server. A run stays where its prefix is cached, as long as that server
     answers; a new run goes to the server with the fewest turns under way.
 
-    A turn that fails before its first text is tried on the next server: completions have no side effects.
+    A turn that fails before its first text is tried on the next server: completions have no side effects. A
+    server that failed is left alone for a while, then asked whether it is there before it gets a turn.
 
     Raises:
         UsageError: the servers don't serve the same model in the same way.
@@ -82,6 +83,9 @@ class ReplicaEndpoint:
             replica = self._choose(prompt, failed)
             begun = False
             try:
+                if replica.down_until:
+                    replica.endpoint.dialect.alive(limits)
+                    replica.down_until = 0.0
                 writing = replica.endpoint.complete(prompt, grammar, limits, sampling, turn)
                 try:
                     while True:

@@ -48,6 +48,9 @@ class SGLang:
             names=(path,),
         )
 
+    def alive(self, limits: Limits | None) -> None:
+        self._told("model_info", limits)
+
     def _told(self, what: str, limits: Limits | None) -> Any:
         """Under its name of today, or its older one."""
         try:

@@ -48,6 +48,9 @@ class TGI:
             names=(model,),
         )
 
+    def alive(self, limits: Limits | None) -> None:
+        self.transport.get("/info", limits, QUICK)
+
     def ids(self, prompt: Prompt, limits: Limits | None) -> None:
         return None
 

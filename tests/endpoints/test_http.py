@@ -297,6 +297,20 @@ def test_a_run_over_a_hung_server_keeps_its_deadline(stock: Tool) -> None:
         assert time.monotonic() - started < 2
 
 
+def test_more_runs_than_connections_wait_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localreact.endpoints.http.CONNECTIONS", 1)
+    fake = Fake("openai", ["hello, you there"] * 3, pause=0.1)
+    impatient = Patience(tries=1, connect=1, idle=0.45)
+    with serving(fake), opened(fake, impatient) as endpoint:
+        texts: list[str] = []
+        threads = [threading.Thread(target=lambda: texts.append(completed(endpoint).text)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert texts == ["hello, you there"] * 3
+
+
 def test_a_stream_that_is_not_read_on_is_hung_up() -> None:
     fake = Fake("openai", ["word " * 200_000])
     with serving(fake), opened(fake, LONG) as endpoint:

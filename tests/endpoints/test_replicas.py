@@ -72,6 +72,22 @@ def test_a_server_that_fails_is_left_alone_and_the_turn_goes_to_the_other(stock:
         assert len(broken.completions) == 1
 
 
+def test_a_server_that_failed_is_asked_whether_it_is_there_before_it_gets_a_turn(
+    stock: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localreact.endpoints.replicas.DOWN_S", 0.0)
+    ill = Fake("openai", [CALL, FINISH], faults=[Fault(500, '{"error": "out of memory"}')])
+    with pair(ill, Fake("openai", [CALL, FINISH] * 3)) as both:
+        agent = Agent(both.endpoint, [stock])
+        assert agent.run("How many bolts?").answer == "3"
+        ill.gone = True
+        assert agent.run("How many nuts?").answer == "3"
+        assert len(ill.completions) == 1
+        ill.gone = False
+        assert agent.run("How many screws?").answer == "3"
+        assert len(ill.completions) == 3
+
+
 def test_what_the_request_is_to_blame_for_is_not_tried_elsewhere(stock: Tool) -> None:
     with pair(Fake("openai", faults=[Fault(400, '{"error": "no"}')]), Fake("openai", [CALL])) as both:
         assert Agent(both.endpoint, [stock]).run("How many bolts?").status == "endpoint_error"
