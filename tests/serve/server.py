@@ -27,14 +27,14 @@ class Server:
     state: State
     client: httpx2.Client
 
-    def chat(self, text: str = "Hello", **fields: Any) -> Json:
+    def chat(self, text: str = "Hello", /, **fields: Any) -> Json:
         """The answer to a question, which has to be served."""
         answer = self.post("/v1/chat/completions", asked(text, **fields))
         assert answer.status_code == 200, answer.text
         found: Json = answer.json()
         return found
 
-    def message(self, text: str = "Hello", **fields: Any) -> Json:
+    def message(self, text: str = "Hello", /, **fields: Any) -> Json:
         found: Json = self.chat(text, **fields)["choices"][0]["message"]
         return found
 
@@ -47,7 +47,7 @@ class Server:
         found: Json = answer.json()["error"]
         return found
 
-    def chunks(self, text: str = "Hello", **fields: Any) -> list[Json]:
+    def chunks(self, text: str = "Hello", /, **fields: Any) -> list[Json]:
         """The events of a stream, which ends as it should."""
         with self.client.stream(
             "POST", "/v1/chat/completions", json=asked(text, stream=True, **fields)
@@ -67,7 +67,7 @@ class Server:
         return places.active == places.waiting == 0
 
 
-def asked(text: str, **fields: Any) -> Json:
+def asked(text: str, /, **fields: Any) -> Json:
     return {"messages": [{"role": "user", "content": text}], **fields}
 
 

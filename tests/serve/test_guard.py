@@ -34,17 +34,17 @@ def test_pages_of_other_sites_are_refused_and_nothing_is_shared_with_them(served
 def test_with_a_key_only_those_who_show_it_are_served() -> None:
     with serving(ScriptedEndpoint(["Hi."] * 2), api_key="gehéim", hosts=("box.local",)) as server:
         assert server.client.get("/health").status_code == 200
-        wrong: tuple[dict[str, bytes], ...] = (
+        wrong: tuple[dict[bytes, bytes], ...] = (
             {},
-            {"authorization": b"Bearer no"},
-            {"authorization": "gehéim".encode()},
-            {"x-api-key": b""},
+            {b"authorization": b"Bearer no"},
+            {b"authorization": "gehéim".encode()},
+            {b"x-api-key": b""},
         )
         for headers in wrong:
             answer = server.client.get("/v1/models", headers=headers)
             assert answer.status_code == 401
             assert answer.json()["error"]["type"] == "authentication_error"
-        for headers in ({"authorization": "Bearer gehéim".encode()}, {"x-api-key": "gehéim".encode()}):
+        for headers in ({b"authorization": "Bearer gehéim".encode()}, {b"x-api-key": "gehéim".encode()}):
             assert server.client.get("/v1/models", headers=headers).status_code == 200
         admitted = server.client.get("/health", headers={"host": "box.local:80"})
         assert admitted.status_code == 200

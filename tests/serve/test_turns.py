@@ -49,8 +49,8 @@ def replies(endpoint: Endpoint, ask: Ask) -> Ended:
     return written(turns, turns.prepare(ask))[1]
 
 
-def added(parts: Iterable[Part], kind: type) -> str:
-    return "".join(part.text for part in parts if isinstance(part, kind))  # type: ignore[attr-defined]
+def added(parts: Iterable[Part], kind: type[ReasoningDelta | ContentDelta | ArgumentsDelta]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, kind))
 
 
 @settings(max_examples=60, deadline=None)
