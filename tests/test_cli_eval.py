@@ -24,7 +24,7 @@ from tests.test_cli import localreact
 def scripted(monkeypatch: pytest.MonkeyPatch, *replies: str | BaseException) -> None:
     """Every model is this script."""
     endpoint = ScriptedEndpoint(replies)
-    monkeypatch.setattr(runner, "open_endpoint", lambda *options: endpoint)
+    monkeypatch.setattr(runner, "open_endpoint", lambda *options, **more: endpoint)
 
 
 def test_a_suite_on_the_small_model(tmp_path: Path) -> None:
@@ -113,16 +113,16 @@ def test_what_is_not_measured_makes_the_exit_code_1(tmp_path: Path, monkeypatch:
 def test_how_a_model_is_opened_can_be_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
 
-    def opened(*options: object) -> ScriptedEndpoint:
-        asked.append(options)
+    def opened(*options: object, gpu_layers: int) -> ScriptedEndpoint:
+        asked.append((*options, gpu_layers))
         return ScriptedEndpoint([CALL, ANSWER])
 
     monkeypatch.setattr(runner, "open_endpoint", opened)
     path, out = str(write_suite(tmp_path, {})), str(tmp_path / "out")
     command = ["eval", path, "-m", "some", "--arms", "text/free+stops", "-o", out, "--no-html"]
-    options = ["--ctx", "512", "-t", "1", "--deterministic"]
+    options = ["--ctx", "512", "-t", "1", "-ngl", "2", "--deterministic"]
     assert CliRunner().invoke(app, [*command, *options]).exit_code == 0
-    assert asked == [("some", 512, 1, "free", True)]
+    assert asked == [("some", 512, 1, "free", True, 2)]
     done = CliRunner().invoke(app, command)
     assert isinstance(done.exception, UsageError)
     assert "deterministic True, not False" in str(done.exception)
@@ -133,7 +133,7 @@ def test_models_and_replicas_of_a_server_are_told_apart(
 ) -> None:
     asked: list[object] = []
 
-    def opened(model: str, *options: object) -> ScriptedEndpoint:
+    def opened(model: str, *options: object, **more: object) -> ScriptedEndpoint:
         asked.append(model)
         return ScriptedEndpoint([CALL, ANSWER])
 
@@ -170,7 +170,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             return super().count(prompt)
 
     endpoint = Interrupted([CALL, ANSWER, CALL, ANSWER])
-    monkeypatch.setattr(runner, "open_endpoint", lambda *options: endpoint)
+    monkeypatch.setattr(runner, "open_endpoint", lambda *options, **more: endpoint)
     path, out = str(write_suite(tmp_path, {}, {})), str(tmp_path / "out")
     command = ["eval", path, "--arms", "text/free+stops", "-o", out, "--no-html"]
     done = CliRunner().invoke(app, command)

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from typer.core import TyperGroup
 
+from localreact.commands.options import GpuLayers
 from localreact.commands.play import play
 from localreact.endpoints.resolve import DEFAULT_MODEL
 from localreact.errors import UsageError
@@ -91,6 +92,7 @@ def run(
             "-t", "--threads", help="Threads that evaluate a model. Default: physical cores it may use."
         ),
     ] = None,
+    gpu_layers: GpuLayers = 0,
     deterministic: Annotated[
         bool,
         typer.Option(
@@ -115,7 +117,7 @@ def run(
         Sampling(temperature=temp, seed=seed),
         retries,
         jobs,
-        Opening(ctx, threads, deterministic),
+        Opening(ctx, threads, deterministic, gpu_layers),
     )
     if html:
         plots.check_available()  # before an hour's work, not after it

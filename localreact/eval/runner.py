@@ -34,9 +34,12 @@ class Opening:
     n_ctx: int | None = None
     n_threads: int | None = None
     deterministic: bool = False
+    gpu_layers: int = 0
 
     def __call__(self, model: str, engine: str) -> Endpoint:
-        return open_endpoint(model, self.n_ctx, self.n_threads, engine, self.deterministic)
+        return open_endpoint(
+            model, self.n_ctx, self.n_threads, engine, self.deterministic, gpu_layers=self.gpu_layers
+        )
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Plan:
             "seed": self.sampling.seed,
             "deterministic": self.opening.deterministic,
             "n_ctx": self.opening.n_ctx,
+            "gpu_layers": self.opening.gpu_layers,
         }
 
     @property
