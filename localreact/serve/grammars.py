@@ -74,9 +74,18 @@ def of_text(text: str, languages: Sequence[str]) -> TurnGrammar:
     if _first(languages, ("gbnf", "lark"), "a GBNF grammar") == "gbnf":
         return TurnGrammar("gbnf", text)
     try:
-        return TurnGrammar("lark", gbnf_to_lark(text))
+        return TurnGrammar("lark", gbnf_to_lark(_BEYOND_16_BITS.sub(_plain, text)))
     except (GbnfToLarkError, RecursionError, ValueError) as error:
         raise ClientError(400, f"the grammar isn't GBNF: {str(error)[:200]}", "grammar") from error
+
+
+# llguidance's translation takes the zeros off these, which its regexes then can't read.
+_BEYOND_16_BITS = re.compile(r"(?<!\\)((?:\\\\)*)\\U(000[1-9A-Fa-f]|0010)([0-9A-Fa-f]{4})")
+
+
+def _plain(escape: re.Match[str]) -> str:
+    """The character itself: none of these means anything in a grammar."""
+    return escape[1] + chr(int(escape[2] + escape[3], 16))
 
 
 def _json(schema: JsonSchema, language: str) -> TurnGrammar:

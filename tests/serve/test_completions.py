@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from localreact import Agent
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.scripted import ScriptedEndpoint
 from tests.fakes import wait_until
@@ -109,6 +110,7 @@ def test_a_stream_adds_up_to_the_answer(server: Server) -> None:
             r"x[0-4]{2}[.!]",
         ),
         ({"grammar": 'root ::= "x" [0-4]'}, r"x[0-4]"),
+        ({"grammar": r'root ::= "\\U" [\U0001F600-\U0010FFFF]{2}'}, r"\\U[\U0001F600-\U0010FFFF]{2}"),
     ],
 )
 def test_the_text_is_held_to_what_was_asked_for(
@@ -119,6 +121,21 @@ def test_the_text_is_held_to_what_was_asked_for(
         assert re.fullmatch(expected, said, re.S), said
         if "word" in expected:
             assert len(json.loads(said)["word"]) <= 5
+
+
+def test_an_agent_of_ours_is_held_over_a_server_of_ours(server: Server) -> None:
+    """Every turn by the grammar that the agent sends."""
+
+    def stock(sku: str) -> int:
+        """How many of an article are left."""
+        return 3
+
+    url = str(server.client.base_url).rstrip("/")
+    with Agent(f"openai:{url}/v1", [stock], max_steps=2, max_tokens=600) as agent:
+        assert agent.level == "enforced by the server's grammar"
+        run = agent.run("How many?")
+    assert {step.problem for step in run.steps} <= {None, "length"}
+    assert run.status != "endpoint_error"
 
 
 def test_a_lark_grammar_is_taken_where_llguidance_enforces(server: Server) -> None:
