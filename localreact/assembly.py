@@ -4,12 +4,14 @@ any run."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from localreact import context, fitting, plans
 from localreact.archive import Archive
 from localreact.budgets import Budgets
 from localreact.endpoints.base import IN_PROCESS, Endpoint, level_of
+from localreact.errors import GrammarError
 from localreact.examples import examples_for
 from localreact.grammar.schema import Relaxation, all_enforceable
 from localreact.loop import Loop
@@ -19,7 +21,7 @@ from localreact.protocols import protocol as named_protocol
 from localreact.sittings import Parts
 from localreact.tools import Toolbox
 from localreact.tools.permission import Permission
-from localreact.types import Sampling, ToolSpec, TurnSpec
+from localreact.types import Sampling, ToolSpec, TurnGrammar, TurnSpec
 
 
 def assembled(
@@ -47,25 +49,22 @@ def assembled(
     card = endpoint.card
     spelling = fitting.spelling(card, protocol, spelling)
     examples = card.examples if examples is None else examples
-    specs, relaxations = all_enforceable(toolbox.specs, endpoint.languages)
-    policy = rules(specs)
-    loop = Loop(
-        endpoint,
-        named_protocol(protocol or card.protocol, spelling),
-        toolbox,
-        policy,
-        budgets,
-        sampling,
-        permission,
-        summaries,
+    loop, relaxations, grammar = _held(
+        Loop(
+            endpoint,
+            named_protocol(protocol or card.protocol, spelling),
+            toolbox,
+            rules(toolbox.specs),
+            budgets,
+            sampling,
+            permission,
+            summaries,
+        ),
+        rules,
     )
-    planning = (plans.ANY,) if policy.strategy == "plan" else ()
-    if planning:
-        plans.check(loop.protocol, budgets)
-    sources = fitting.sample_sources(loop.protocol) if policy.cite else ()
+    policy, planning = loop.policy, _planning(loop.policy)
     language, level = "", endpoint.level
-    if (grammar := loop.grammar(TurnSpec((*specs, *planning), sources=sources))) is not None:
-        endpoint.check(grammar)
+    if grammar is not None:
         language = grammar.language
         if level != IN_PROCESS:
             level = level_of((language,))
@@ -78,3 +77,44 @@ def assembled(
     )
     calling = open_native(endpoint, loop, native == "auto") if native else None
     return Parts(loop, calling, opening, spelling, examples, language, level, archive), relaxations
+
+
+def _held(
+    loop: Loop, rules: Callable[[tuple[ToolSpec, ...]], Policy]
+) -> tuple[Loop, list[Relaxation], TurnGrammar | None]:
+    """The loop with its tools as a grammar holds them, in the first language in which the endpoint takes
+    turns over all of them: a server's compiler may refuse what it otherwise enforces.
+
+    Raises:
+        GrammarError: there is none; it says why not in the first.
+    """
+    endpoint, failure = loop.endpoint, None
+    while True:
+        specs, relaxations = all_enforceable(loop.toolbox.specs, loop.languages)
+        loop = replace(loop, policy=rules(specs))
+        planning = _planning(loop.policy)
+        if planning:
+            plans.check(loop.protocol, loop.budgets)
+        sources = fitting.sample_sources(loop.protocol) if loop.policy.cite else ()
+        try:
+            grammar = loop.grammar(TurnSpec((*specs, *planning), sources=sources))
+        except GrammarError as error:
+            raise failure or error from None
+        if grammar is None:
+            return loop, relaxations, None
+        try:
+            endpoint.check(grammar)
+        except GrammarError as error:
+            failure = failure or error
+            if len(loop.languages) == 1:
+                raise failure from None
+            loop = replace(loop, refused=(*loop.refused, grammar.language))
+            continue
+        if failure is not None:
+            notice = f"{failure.message} (asked for in {loop.refused[0]}; held in {grammar.language} instead)"
+            endpoint.notices.append(notice)
+        return loop, relaxations, grammar
+
+
+def _planning(policy: Policy) -> tuple[ToolSpec, ...]:
+    return (plans.ANY,) if policy.strategy == "plan" else ()

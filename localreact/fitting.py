@@ -33,9 +33,9 @@ def for_run(loop: Loop, tool_choice: str, answer: Any) -> Loop:
     if answer is None:
         return replace(loop, policy=policy)
     kind = answer_type(answer)
-    if not endpoint.languages:
+    if not loop.languages:
         return replace(loop, policy=replace(policy, answer_type=kind, answer_schema=kind.schema))
-    enforced, _ = enforceable(ToolSpec("finish", "", kind.schema), endpoint.languages[0])
+    enforced, _ = enforceable(ToolSpec("finish", "", kind.schema), loop.languages[0])
     policy = replace(policy, answer_type=kind, answer_schema=enforced.parameters)
     if (grammar := loop.grammar(TurnSpec(answer_schema=policy.answer_schema))) is not None:
         endpoint.check(grammar)

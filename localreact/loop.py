@@ -85,6 +85,9 @@ class Loop:
     summaries: bool = False
     """Whether the model sums older steps up where the context is full."""
 
+    refused: tuple[str, ...] = ()
+    """Languages that the endpoint enforces, but can't have these turns in."""
+
     def run(self, state: RunState, transcript: context.Transcript, cancel: threading.Event) -> Events[Ending]:
         window = self._window(cancel)
         while True:
@@ -326,7 +329,11 @@ class Loop:
         Raises:
             GrammarError: the turn can't be written in any of them.
         """
-        return first_grammar(self.protocol, spec, self.endpoint.languages)
+        return first_grammar(self.protocol, spec, self.languages)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return tuple(each for each in self.endpoint.languages if each not in self.refused)
 
     def _window(self, cancel: threading.Event) -> Window:
         ask: Callable[[RunState, context.Transcript], Completion | None] | None = None

@@ -49,6 +49,9 @@ class Fake:
     replies: Iterable[str] = ()
     enforces: tuple[str, ...] = ()
     refuses: tuple[str, ...] = ()
+    cannot_compile: tuple[str, ...] = ()
+    """Fields in which it enforces simple grammars, and answers those of turns with 400."""
+
     faults: list[Fault] = field(default_factory=list)
     key: str | None = None
     model: str = "tiny"
@@ -102,8 +105,11 @@ class Fake:
         prompt = body.get("prompt", body.get("text", body.get("inputs", body.get("input_ids"))))
         return "".join(map(_text_of, prompt)) if isinstance(prompt, list) else str(prompt)
 
+    def _asks(self, body: Body) -> bool:
+        return QUESTION in self.prompt(body)
+
     def _is_probe(self, body: Body) -> bool:
-        return QUESTION in self.prompt(body) or _tokens_asked(body) == 1
+        return self._asks(body) or _tokens_asked(body) == 1
 
     def says(self, body: Body) -> str:
         """What the model writes, as far as grammars and stop strings let it."""
@@ -229,6 +235,10 @@ class _Handler(BaseHTTPRequestHandler):
         for name in self.fake.refuses:
             if name in fields:
                 self._json(400, ERRORS[self.fake.kind](400, f"unknown field: {name}"))
+                return
+        for name in self.fake.cannot_compile:
+            if name in fields and not self.fake._asks(body):
+                self._json(400, ERRORS[self.fake.kind](400, f"can't compile {name}"))
                 return
         takes_ids = self.fake.kind == "llama-server" or self.fake.tokenizes
         if isinstance(body.get("prompt"), list) and not takes_ids:

@@ -203,6 +203,37 @@ def test_a_model_has_to_be_named_where_lm_studio_has_several() -> None:
         open_endpoint(fake.address.partition("#")[0])
 
 
+@pytest.mark.parametrize(
+    ("refused", "language"),
+    [(("gbnf",), "json_schema"), (("gbnf", "json_schema"), "regex"), (("gbnf", "json_schema", "regex"), "")],
+)
+def test_turns_that_a_servers_compiler_refuses_are_held_in_the_next_language(
+    refused: tuple[str, ...], language: str, stock: Tool, tmp_path: Path
+) -> None:
+    spellings = dict(zip(("gbnf", "json_schema", "regex"), GRAMMARS["sglang"], strict=True))
+    fake = Fake(
+        "sglang",
+        [CALL, FINISH],
+        enforces=GRAMMARS["sglang"],
+        cannot_compile=tuple(spellings[each] for each in refused),
+    )
+    trace = tmp_path / "run.jsonl"
+    with serving(fake):
+        endpoint = open_endpoint(fake.address)
+        assert endpoint.languages == ("gbnf", "json_schema", "regex")
+        if not language:
+            with pytest.raises(GrammarError, match=r"refuses the grammar of a turn: .*ebnf"):
+                Agent(endpoint, [stock])
+        else:
+            agent = Agent(endpoint, [stock], trace=trace)
+            assert agent.run("How many bolts?").answer == "3"
+            assert read_trace(trace)[0]["enforced"] == language
+            assert read_trace(trace)[0]["level"] == agent.level != "enforced by the server's grammar"
+            assert any(f"held in {language} instead" in notice for notice in endpoint.notices)
+        assert endpoint.languages == ("gbnf", "json_schema", "regex")  # for other turns they are good
+        endpoint.close()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_that_stops_enforcing_is_checked_all_the_same(kind: str) -> None:
     executed: list[str] = []
