@@ -125,7 +125,7 @@ def main() -> None:
     table = Table(*result["arms"][0])
     for row in result["arms"]:
         table.add_row(*map(str, row.values()))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
     print(f"two over one: {result['two_over_one']}; same answers: {result['same_answers']}")
     if options.json:
         options.json.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
