@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from localreact.serve import schemas
 from localreact.serve.ask import ANY_OBJECT, Ask, Called, ClientError, Message, Role, ToolChoice
+from localreact.serve.grammars import check_text
 from localreact.types import JsonSchema, Sampling, ToolSpec, TurnGrammar
 
 
@@ -166,6 +167,8 @@ def to_ask(body: ChatRequest) -> Ask:
         ClientError: 400, with the field that can't be served.
     """
     _refuse_unsupported(body)
+    if body.grammar is not None:
+        check_text(body.grammar.text)
     tools = tuple(map(_tool, body.tools or ()))
     choice, named = tool_choice(body.tool_choice)
     answer, strict = _answer(body.response_format)

@@ -84,7 +84,7 @@ Kind = tuple[str, Any]
 def router(state: State) -> APIRouter:
     routes = APIRouter(tags=["OpenAI"])
 
-    @routes.post("/v1/completions", response_model=None)
+    @routes.post("/v1/completions", response_model=None, description=__doc__)
     async def completions(body: CompletionRequest, request: Request) -> Response:
         asks = to_asks(body)
         desk = state.desk

@@ -19,6 +19,31 @@ from localreact.serve.ask import ClientError
 from localreact.serve.schemas import closed_schema
 from localreact.types import JsonSchema, ToolSpec, TurnGrammar
 
+MOST_CHARACTERS = 64 << 10
+MOST_RULES = 500
+DEEPEST = 200
+"""Compilers of grammars recurse, without a limit of their own: llguidance's takes the process down at a chain
+of some 3,000 rules, llama.cpp's at as many thousand parentheses."""
+
+_RULE = re.compile(r"^[ \t]*[?!]?[\w-]+[^:\n]*:", re.M)
+
+
+def check_text(text: str) -> None:
+    """
+    Raises:
+        ClientError: 422, more than a grammar of a client's may hold.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise ClientError(422, f"a grammar of more than {MOST_CHARACTERS} characters", "grammar", "too_many")
+    if len(_RULE.findall(text)) > MOST_RULES:
+        raise ClientError(422, f"a grammar of more than {MOST_RULES} rules", "grammar", "too_many")
+    depth = deepest = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        deepest = max(deepest, depth)
+    if deepest > DEEPEST:
+        raise ClientError(422, f"a grammar nested deeper than {DEEPEST} levels", "grammar", "too_many")
+
 
 def of_schema(schema: JsonSchema, languages: Sequence[str]) -> tuple[TurnGrammar, tuple[str, ...]]:
     """JSON values with one space after colon and comma, and what the grammar doesn't hold of the schema.
@@ -41,6 +66,7 @@ def of_regex(regex: str, languages: Sequence[str]) -> TurnGrammar:
         GrammarError: it is no regex, or goes beyond regular languages.
     """
     language = _first(languages, ("lark", "regex", "gbnf"), "a regex")
+    check_text(regex)
     # Read here, so that it means the same whatever enforces it.
     node = patterns.written(patterns.parse(f"^(?:{regex})$"), Chars)
     if language == "gbnf":
@@ -69,6 +95,7 @@ def of_text(text: str, languages: Sequence[str]) -> TurnGrammar:
     Raises:
         ClientError: the endpoint takes no such thing, or it is none.
     """
+    check_text(text)
     if "::=" not in text:
         return TurnGrammar(_first(languages, ("lark",), "a Lark grammar"), text)
     if _first(languages, ("gbnf", "lark"), "a GBNF grammar") == "gbnf":

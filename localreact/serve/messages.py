@@ -15,7 +15,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from localreact.serve import errors
+from localreact.serve import errors, messages_wire
 from localreact.serve.answering import event_stream, whole
 from localreact.serve.errors import Problem, problem_of
 from localreact.serve.messages_wire import Counted, MessagesRequest, thinks, to_ask
@@ -32,7 +32,7 @@ REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
 def router(state: State) -> APIRouter:
     routes = APIRouter(tags=["Anthropic"])
 
-    @routes.post("/v1/messages", response_model=None)
+    @routes.post("/v1/messages", response_model=None, description=messages_wire.__doc__)
     async def messages(body: MessagesRequest, request: Request) -> Response:
         writing = await state.desk.open(to_ask(body))
         if body.stream:

@@ -34,7 +34,7 @@ Json = dict[str, Any]
 def router(state: State) -> APIRouter:
     routes = APIRouter(tags=["Ollama"])
 
-    @routes.post("/api/chat", response_model=None)
+    @routes.post("/api/chat", response_model=None, description=__doc__)
     async def chat(body: OllamaRequest, request: Request) -> Response:
         started = time.monotonic()
         writing = await state.desk.open(to_ask(body))

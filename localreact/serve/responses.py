@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from localreact.serve import responses_wire
 from localreact.serve.answering import event_stream, whole
 from localreact.serve.errors import problem_of
 from localreact.serve.parts import ArgumentsDelta, CallStarted, ContentDelta, Ended, Part, ReasoningDelta
@@ -28,7 +29,7 @@ Json = dict[str, Any]
 def router(state: State) -> APIRouter:
     routes = APIRouter(tags=["OpenAI"])
 
-    @routes.post("/v1/responses", response_model=None)
+    @routes.post("/v1/responses", response_model=None, description=responses_wire.__doc__)
     async def responses(body: ResponsesRequest, request: Request) -> Response:
         writing = await state.desk.open(to_ask(body))
         reply = _Reply(body, writing)

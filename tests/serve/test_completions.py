@@ -184,6 +184,26 @@ def test_what_cannot_be_served_is_refused_by_name(
     wait_until(lambda: server.idle)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(3000)) + '\nr3000: "a"',
+        "root ::= " + "(" * 30_000 + '"a"' + ")" * 30_000,
+        "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(3000)) + '\nr3000 ::= "a"',
+    ],
+    ids=["lark", "nested", "gbnf"],
+)
+def test_a_grammar_that_would_take_the_process_down_is_refused(server: Server, text: str) -> None:
+    """Compilers recurse: 3,000 rules in a chain are a segmentation fault."""
+    assert server.refused(422, "/v1/completions", prompt="a", grammar=text)["param"] == "grammar"
+    language = "gbnf" if "::=" in text else "lark"
+    chat: Json = {
+        "messages": [{"role": "user", "content": "?"}],
+        "grammar": {"language": language, "text": text},
+    }
+    assert server.refused(422, **chat)["param"] == "grammar"
+
+
 def test_an_endpoint_that_enforces_nothing_says_so() -> None:
     with serving(ScriptedEndpoint([])) as server:
         error = server.refused(400, "/v1/completions", prompt="a", structured_outputs={"choice": ["a"]})
