@@ -44,6 +44,10 @@ class Memory:
     def __init__(self, context: Context, exact: bool = False) -> None:
         self._context = context
         self._exact = exact
+        self.kept = 0
+        """So many histories stay although their owners have left them: a server's clients come back on
+        other threads. They cost time: attention looks at all cells in use."""
+
         self._held: list[Held] = []
         self._free_numbers = list(range(context.n_sequences))
         self._users: Counter[int] = Counter()  # how many sequences share a cell
@@ -62,9 +66,13 @@ class Memory:
         """A sequence for a turn after `ids`, of which it holds what could be reused, but not the last.
         None where all sequences are busy."""
         best, keep = self._best(ids, opening, thread)
-        for held in self._idle():
-            if held is not best and (self._exact or held.left_by_its_owner(thread)):
-                self.drop(held)
+        left = [
+            held
+            for held in self._idle()
+            if held is not best and (self._exact or held.left_by_its_owner(thread))
+        ]
+        for held in sorted(left, key=lambda held: held.used)[: max(0, len(left) - self.kept)]:
+            self.drop(held)
         if self._exact and best is None:
             self._context.clear()
         if best is None or best.busy or best.opening or not self._taken_over(best, keep, thread):
@@ -159,7 +167,7 @@ class Memory:
         return best, most
 
     def _taken_over(self, held: Held, keep: int, thread: threading.Thread | None) -> bool:
-        return keep == len(held.ids) or held.left_by_its_owner(thread)
+        return keep == len(held.ids) or (not self.kept and held.left_by_its_owner(thread))
 
     def _idle(self) -> list[Held]:
         return [held for held in self._held if not held.busy]

@@ -248,6 +248,11 @@ class LlamaEndpoint:
         whole = text == completion.text and not self._model.vocab.control.intersection(written)
         return completion if whole else replace(completion, text=text, tokens=())
 
+    def keep_histories(self, count: int) -> None:
+        """Keep so many conversations in memory whose threads have ended, for others to go on with."""
+        if not self.deterministic:
+            self._scheduler.memory.kept = count
+
     def with_engine(self, engine: str) -> LlamaEndpoint:
         """The same model, held by another engine. Closing either closes both."""
         if engine not in ENGINES:

@@ -41,6 +41,8 @@ class Desk:
         self.metrics = metrics or Metrics()
         self.places = Places(settings.parallel, settings.queue)
         self.metrics.watch(self.places)
+        if isinstance(endpoint, LlamaEndpoint):
+            endpoint.keep_histories(settings.parallel)
         self._engines: dict[str, Endpoint] = {}
         self._turns = Turns(self.endpoint_for, settings.max_tokens)
         self.under_way: set[Cancellable] = set()

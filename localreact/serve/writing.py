@@ -16,6 +16,9 @@ from localreact.serve.places import Place
 from localreact.serve.replies import Prepared
 from localreact.serve.turns import Turns
 
+GRACE_S = 1.0
+"""An endpoint keeps the deadline itself; so much later it is given up."""
+
 
 class Writing:
     """`n` replies at a time, as parts; the last part of each is its `Ended`. To be read once.
@@ -70,17 +73,26 @@ class Writing:
     async def __aiter__(self) -> AsyncIterator[Part]:
         left = len(self._places)
         while left:
-            try:
-                patience = self._deadline - time.monotonic() + 1  # the endpoint keeps it as well
-                item = await asyncio.wait_for(self._items.get(), patience)
-            except asyncio.TimeoutError as error:
-                raise ClientError(504, "the time for the request is up", code="timeout") from error
+            item = await self._next()
             if isinstance(item, BaseException):
                 raise item
             if isinstance(item, Ended):
                 left -= 1
                 self._metrics.ended(item)
             yield item
+
+    async def _next(self) -> Part | BaseException:
+        """
+        Raises:
+            ClientError: 504, the time is up.
+        """
+        patience = self._deadline + GRACE_S - time.monotonic()
+        try:
+            if patience > 0:
+                return await asyncio.wait_for(self._items.get(), patience)
+        except asyncio.TimeoutError:
+            pass
+        raise ClientError(504, "the time for the request is up", code="timeout")
 
     async def whole(self) -> list[Ended]:
         """All replies, once they are whole, in the order of their choice."""

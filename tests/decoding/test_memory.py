@@ -49,17 +49,20 @@ ACTIONS = st.lists(
 THREADS = [threading.Thread() for _ in range(3)]  # never started: no history outlives a claim
 
 
-@given(actions=ACTIONS, exact=st.booleans())
-def test_the_books_agree_with_the_memory(actions: list[tuple[str, list[int], int]], exact: bool) -> None:
+@given(actions=ACTIONS, exact=st.booleans(), kept=st.integers(0, 2))
+def test_the_books_agree_with_the_memory(
+    actions: list[tuple[str, list[int], int]], exact: bool, kept: int
+) -> None:
     context: Any = FakeContext(60, 4)
     memory = Memory(context, exact)
+    memory.kept = 0 if exact else kept
     busy: list[Held] = []
     for action, ids, number in actions:
         chosen = busy[number % len(busy)] if busy else None
         if action == "claim" and not (exact and busy):
             held = memory.claim(ids, 0, THREADS[number])
             if held is None:
-                assert len(busy) == 4
+                assert len(busy) >= (4 if not kept else 3)
                 continue
             assert held not in busy
             assert held.ids == ids[: len(held.ids)]
@@ -115,6 +118,28 @@ def test_histories_that_threads_left_go_and_openings_stay() -> None:
     work([1, 2, 3, 7], me)
     assert other not in memory.sequences  # its thread has ended
     assert [held.ids for held in memory.sequences if held.opening] == [[1, 2, 3]]
+
+
+def test_histories_that_are_to_be_kept_outlive_their_threads_and_are_gone_on_with() -> None:
+    context: Any = FakeContext(100, 6)
+    memory = Memory(context)
+    memory.kept = 2
+
+    def work(*ids: int) -> Held:
+        held = memory.claim(ids, 0, threading.Thread())  # one that nobody will see again
+        assert held is not None
+        new = ids[len(held.ids) :]
+        context.cells[held.number] += [object() for _ in new]
+        memory.grow(held, new)
+        memory.release(held)
+        return held
+
+    first, second = work(1, 2, 3), work(1, 2, 8)
+    assert work(1, 2, 3, 4) is first
+    assert work(1, 2, 8, 9) is second
+    work(1, 5)
+    work(1, 6)
+    assert first not in memory.sequences  # the one that was left alone the longest
 
 
 @given(a=PROMPTS, b=PROMPTS, most=st.integers(0, 12))

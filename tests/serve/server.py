@@ -13,6 +13,7 @@ import httpx2
 import uvicorn
 
 from localreact.endpoints.base import Endpoint
+from localreact.endpoints.llama import LlamaEndpoint
 from localreact.serve.app import create_app
 from localreact.serve.desk import Desk
 from localreact.serve.settings import Settings
@@ -84,8 +85,12 @@ def serving(endpoint: Endpoint, **settings: Any) -> Iterator[Server]:
     chosen = Settings(**settings)
     state = State(chosen)
     state.loaded = Desk(endpoint, chosen, state.metrics)
-    with running(state) as server:
-        yield server
+    try:
+        with running(state) as server:
+            yield server
+    finally:
+        if isinstance(endpoint, LlamaEndpoint):  # others use it otherwise
+            endpoint.keep_histories(0)
 
 
 @contextmanager

@@ -129,6 +129,20 @@ def test_clients_at_a_time_get_each_its_own(tiny: LlamaEndpoint) -> None:
         wait_until(lambda: server.idle)
 
 
+def test_conversations_that_take_turns_are_not_read_again(tiny: LlamaEndpoint) -> None:
+    fields = {"tools": [tool()], "tool_choice": "required", "temperature": 1.0, "seed": 1, "max_tokens": 700}
+    with serving(tiny) as server:
+        histories = []
+        for text in ("first " * 30, "second " * 30):
+            message = server.message(text, **fields)
+            result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "3"}
+            histories.append([{"role": "user", "content": text}, message, result])
+        for history in histories:
+            answer = server.post("/v1/chat/completions", {**fields, "messages": history}).json()
+            usage = answer["usage"]
+            assert usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"] < 100
+
+
 def test_a_real_model_stops_within_a_step_of_a_client_that_goes_away(tiny: LlamaEndpoint) -> None:
     body = asked("x", stream=True, max_tokens=3500, temperature=1.0, tools=[tool()], tool_choice="none")
     with serving(tiny) as server:
