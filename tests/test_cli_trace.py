@@ -91,6 +91,7 @@ def test_stats_count_by_author_and_part() -> None:
         "sampled": 35,
         "forced": 30,
         "of reasoning": 0,
+        "of other agents' runs": 0,
         "of prompts, evaluated": 633,
         "of prompts, reused": 637,
     }

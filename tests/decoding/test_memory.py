@@ -125,7 +125,8 @@ def test_histories_that_are_to_be_kept_outlive_their_threads_and_are_gone_on_wit
     memory = Memory(context)
     memory.kept = 2
 
-    def work(*ids: int) -> Held:
+    def work(*prompt: int) -> Held:
+        ids = list(prompt)
         held = memory.claim(ids, 0, threading.Thread())  # one that nobody will see again
         assert held is not None
         new = ids[len(held.ids) :]
