@@ -138,8 +138,8 @@ def test_histories_that_are_to_be_kept_outlive_their_threads_and_are_gone_on_wit
     first, second = work(1, 2, 3), work(1, 2, 8)
     assert work(1, 2, 3, 4) is first
     assert work(1, 2, 8, 9) is second
-    work(1, 5)
-    work(1, 6)
+    work(5)
+    work(6)
     assert first not in memory.sequences  # the one that was left alone the longest
 
 
