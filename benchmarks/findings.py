@@ -196,7 +196,7 @@ def pairs_table(each: Figures) -> Table | None:
                 *(str(found[key]) for key in ("tasks", "success_a", "success_b")),
                 str(len(found["only_a"])),
                 ", ".join(found["only_b"]) or "–",
-                f"{-100 * found['difference']:+.1f} ({-high:+.1f} to {-low:+.1f})",
+                f"{0 - 100 * found['difference']:+.1f} ({0 - high:+.1f} to {0 - low:+.1f})",
                 f"{found['mcnemar_p']:.3g}",
             ]
         )

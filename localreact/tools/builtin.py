@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -66,15 +67,20 @@ def _from_file(path: Path, wanted: str | None) -> list[Tool]:
     return list(found.values())
 
 
+_running = threading.RLock()
+"""One file at a time: another thread that runs the same one would change what its names mean."""
+
+
 def _run(path: Path) -> ModuleType:
     name = f"localreact_tools_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise UsageError(f"there is no file {path}", "Give the path of a Python file with tools in it.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up there
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the file is the user's code
-        raise UsageError(f"{path} can't be run: {type(error).__name__}: {error}") from error
+    with _running:
+        sys.modules[name] = module  # type hints and dataclasses look their module up there
+        try:
+            spec.loader.exec_module(module)
+        except (Exception, SystemExit) as error:  # the file is the user's code
+            raise UsageError(f"{path} can't be run: {type(error).__name__}: {error}") from error
     return module

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -154,6 +155,14 @@ def test_several_at_a_time(tmp_path: Path) -> None:
     done = run(plan, tmp_path / "out", [ANSWER] * 8)
     assert sorted(each.task for each in done) == [f"t{number}" for number in range(1, 9)]
     assert len(read_evaluation(tmp_path / "out").done) == 8
+
+
+def test_tools_of_a_file_are_loaded_on_several_threads_at_a_time() -> None:
+    suite = open_suite("react30")
+    (task, *_) = [each for each in suite.tasks if each.tools == ("scoring",)]
+    with ThreadPoolExecutor(8) as pool:
+        loaded = [future.result() for future in [pool.submit(suite.load_tools, task) for _ in range(40)]]
+    assert [tool.name for (tool,) in loaded] == ["score"] * 40
 
 
 def test_another_evaluation_is_not_mixed_in(tmp_path: Path) -> None:
