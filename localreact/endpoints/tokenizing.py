@@ -17,7 +17,8 @@ from localreact.types import Limits, Prompt
 SHORT = 100  # characters
 KEPT_SHORT, KEPT_LONG = 4096, 16
 MOST_ASKED = 64
-"""Texts of one prompt about which the server is asked. One with more is made as text, its markers broken."""
+"""Texts of one prompt about which the server is asked, and cuts in it. One with more is made as text, its
+markers broken: a tool's result mustn't make thousands of requests."""
 
 
 class Tokenizer:
@@ -54,6 +55,8 @@ class Tokenizer:
         if len(asked) > MOST_ASKED:
             return None
         cuts = [start + 1 for start, text in suspects if len(self._tokenize(text, False, limits)) == 1]
+        if len(cuts) > MOST_ASKED:
+            return None
         whole = "".join(text for _, text in runs)
         ids: list[int] = []
         for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):

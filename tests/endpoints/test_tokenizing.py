@@ -91,8 +91,9 @@ def test_what_only_looks_special_is_asked_about_once_and_left_whole() -> None:
 
 def test_a_prompt_full_of_suspects_is_made_as_text() -> None:
     tokenizer = Tokenizer(Answers())  # type: ignore[arg-type]
-    text = "".join(f"<a{number}>" for number in range(MOST_ASKED + 1))
-    assert tokenizer.ids(Prompt((Segment(text),)), None) is None
+    for form in ("<a{}>", "{}<think>"):
+        text = "".join(form.format(number) for number in range(MOST_ASKED + 1))
+        assert tokenizer.ids(Prompt((Segment(text),)), None) is None
 
 
 @pytest.mark.parametrize("kind", IDS_OF)
