@@ -13,7 +13,7 @@ from localreact import Agent
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.scripted import ScriptedEndpoint
 from tests.fakes import wait_until
-from tests.serve.server import Json, Server, serving
+from tests.serve.server import Json, Server, asked, serving
 
 DRAWN = {"temperature": 1.0, "seed": 3}
 WORD = {"type": "object", "properties": {"word": {"type": "string", "maxLength": 5}}, "required": ["word"]}
@@ -197,10 +197,7 @@ def test_a_grammar_that_would_take_the_process_down_is_refused(server: Server, t
     """Compilers recurse: 3,000 rules in a chain are a segmentation fault."""
     assert server.refused(422, "/v1/completions", prompt="a", grammar=text)["param"] == "grammar"
     language = "gbnf" if "::=" in text else "lark"
-    chat: Json = {
-        "messages": [{"role": "user", "content": "?"}],
-        "grammar": {"language": language, "text": text},
-    }
+    chat = asked("?", grammar={"language": language, "text": text})
     assert server.refused(422, **chat)["param"] == "grammar"
 
 
