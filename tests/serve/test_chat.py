@@ -11,7 +11,7 @@ from localreact.endpoints.scripted import ScriptedEndpoint
 from localreact.errors import EndpointError
 from tests.serve.server import Json, Server, asked, delta_texts, serving, streamed_calls, tool
 
-DRAWN = {"temperature": 1.0, "seed": 7, "max_tokens": 600}
+DRAWN: Json = {"temperature": 1.0, "seed": 7, "max_tokens": 600}
 CALL = json.dumps(
     {"thought": "I look it up.", "type": "tool_call", "tool": "stock", "arguments": {"sku": "Ä\n7"}},
     ensure_ascii=False,
@@ -108,7 +108,8 @@ def test_n_replies_are_choices_of_their_own(served: Server) -> None:
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 def test_tokens_that_run_out_are_said_to(served: Server, name: str) -> None:
-    answer = served.chat(tools=[tool()], tool_choice="required", **{name: 9})
+    most: Json = {name: 9}
+    answer = served.chat(tools=[tool()], tool_choice="required", **most)
     choice = answer["choices"][0]
     assert choice["finish_reason"] == "length"
     assert "tool_calls" not in choice["message"]

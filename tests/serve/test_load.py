@@ -11,7 +11,7 @@ from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.scripted import ScriptedEndpoint
 from localreact.types import Completion, Limits, Prompt, Sampling, Span, TurnGrammar
 from tests.fakes import wait_until
-from tests.serve.server import asked, delta_texts, serving, tool
+from tests.serve.server import Json, asked, delta_texts, serving, tool
 
 
 class Slow(ScriptedEndpoint):
@@ -120,7 +120,7 @@ def test_clients_at_a_time_get_each_its_own(tiny: LlamaEndpoint) -> None:
     with serving(tiny, parallel=4, queue=40) as server, ThreadPoolExecutor(12) as pool:
 
         def call(number: int) -> str:
-            fields = {"tools": [tool(f"tool_{number}")], "tool_choice": "required", "seed": number}
+            fields: Json = {"tools": [tool(f"tool_{number}")], "tool_choice": "required", "seed": number}
             message = server.message(temperature=1.0, max_tokens=700, **fields)
             name: str = message["tool_calls"][0]["function"]["name"]
             return name
@@ -130,7 +130,13 @@ def test_clients_at_a_time_get_each_its_own(tiny: LlamaEndpoint) -> None:
 
 
 def test_conversations_that_take_turns_are_not_read_again(tiny: LlamaEndpoint) -> None:
-    fields = {"tools": [tool()], "tool_choice": "required", "temperature": 1.0, "seed": 1, "max_tokens": 700}
+    fields: Json = {
+        "tools": [tool()],
+        "tool_choice": "required",
+        "temperature": 1.0,
+        "seed": 1,
+        "max_tokens": 700,
+    }
     with serving(tiny) as server:
         histories = []
         for text in ("first " * 30, "second " * 30):
