@@ -1,4 +1,4 @@
-"""No body makes the server fail or hang: what is wrong is the client's fault, and is said in the same shape."""
+"""No body makes the server fail or hang: what is wrong is the client's fault, said in one shape."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -56,8 +57,8 @@ def check(server: Server, mode: str, protocol: str, stream: bool, seed: int, **m
 def table(server: Server, requests: int, **more: Any) -> None:
     with ThreadPoolExecutor(8) as pool:
         for mode, protocol, stream in CELLS:
-            fields = (server, mode, protocol, stream)
-            reasons = list(pool.map(lambda seed, f=fields: check(*f, seed, **more), range(requests)))
+            cell = partial(check, server, mode, protocol, stream, **more)
+            reasons = list(pool.map(cell, range(requests)))
             assert reasons.count("length") <= requests // 4, (mode, protocol, stream)
 
 
