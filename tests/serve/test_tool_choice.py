@@ -26,9 +26,9 @@ QUESTION = "How many of article A7 are left in stock?"
 CELLS = [(mode, protocol, stream) for mode in MODES for protocol in PROTOCOLS for stream in (False, True)]
 
 
-def reply(server: Server, body: Json) -> tuple[str, Sequence[Json], str]:
+def reply(server: Server, stream: bool, body: Json) -> tuple[str, Sequence[Json], str]:
     """Content, calls and finish reason of a request that has to be served."""
-    if body["stream"]:
+    if stream:
         chunks = server.chunks(QUESTION, **body)
         last = chunks[-1]["choices"][0]["finish_reason"]
         return delta_texts(chunks, "content"), streamed_calls(chunks), last
@@ -40,8 +40,10 @@ def reply(server: Server, body: Json) -> tuple[str, Sequence[Json], str]:
 def check(server: Server, mode: str, protocol: str, stream: bool, seed: int, **more: Any) -> str:
     """The finish reason of one reply that obeys."""
     named: Json = {"type": "function", "function": {"name": "price"}}
-    body = {"stream": stream, "protocol": protocol, "tools": TOOLS, "seed": seed, **more}
-    content, calls, reason = reply(server, {**body, "tool_choice": named if mode == "named" else mode})
+    body = {"protocol": protocol, "tools": TOOLS, "seed": seed, **more}
+    content, calls, reason = reply(
+        server, stream, {**body, "tool_choice": named if mode == "named" else mode}
+    )
     if reason == "length":
         return reason
     assert reason == ("tool_calls" if calls else "stop")
