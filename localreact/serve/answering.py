@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastapi import Request
 from starlette.responses import StreamingResponse
@@ -44,6 +45,12 @@ async def gone(request: Request) -> None:
     """Until the client goes away."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def one_line(data: Any) -> str:
+    """JSON on one line, for whoever splits at all that Unicode calls a line's end, as many clients do."""
+    text = json.dumps(data, ensure_ascii=False)
+    return text.replace("\x85", "\\u0085").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 class Closes(Protocol):

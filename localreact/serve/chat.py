@@ -7,7 +7,6 @@ and `warnings`, what of the client's schemas no grammar holds.
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from localreact.serve.answering import event_stream, whole
+from localreact.serve.answering import event_stream, one_line, whole
 from localreact.serve.chat_wire import ChatRequest, to_ask
 from localreact.serve.errors import openai_shape, problem_of
 from localreact.serve.parts import ArgumentsDelta, CallStarted, ContentDelta, Ended, Part, ReasoningDelta
@@ -144,4 +143,4 @@ def _choice(index: int, delta: dict[str, Any], finish_reason: str | None = None)
 
 
 def _line(event: dict[str, Any]) -> str:
-    return f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+    return f"data: {one_line(event)}\n\n"

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from localreact.errors import GrammarError
 from localreact.serve import grammars, schemas
-from localreact.serve.answering import event_stream, whole
+from localreact.serve.answering import event_stream, one_line, whole
 from localreact.serve.ask import ANY_OBJECT, Ask, ClientError
 from localreact.serve.chat import usage_of
 from localreact.serve.chat_wire import ResponseFormat, StreamOptions
@@ -304,4 +304,4 @@ async def _events(texts: Texts, with_usage: bool) -> AsyncIterator[str]:
 
 
 def _line(data: dict[str, Any]) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+    return f"data: {one_line(data)}\n\n"

@@ -20,7 +20,7 @@ from fastapi.responses import JSONResponse, Response
 
 from localreact._version import __version__
 from localreact.serve import errors
-from localreact.serve.answering import event_stream, whole
+from localreact.serve.answering import event_stream, one_line, whole
 from localreact.serve.ask import Called
 from localreact.serve.errors import Problem, problem_of
 from localreact.serve.ollama_wire import OllamaRequest, to_ask
@@ -116,4 +116,4 @@ def _last(writing: Writing, message: Json, ended: Ended, started: float) -> Json
 
 
 def _line(data: Json) -> str:
-    return f"{json.dumps(data, ensure_ascii=False)}\n"
+    return f"{one_line(data)}\n"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from localreact.serve.answering import one_line
 from localreact.serve.ask import ClientError
 from localreact.types import Sampling
 
@@ -89,4 +89,4 @@ def text_of(content: str | Sequence[Typed] | None, kinds: Sequence[str], at: str
 
 def event(data: Mapping[str, Any]) -> str:
     """A server-sent event that is named by its type."""
-    return f"event: {data['type']}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
+    return f"event: {data['type']}\ndata: {one_line(data)}\n\n"

@@ -483,6 +483,7 @@ def test_deterministic_runs_see_the_same_logits_to_the_last_bit(
     assert list((tmp_path / "prefixes").iterdir())
 
 
+@pytest.mark.slow
 def test_deterministic_runs_of_a_real_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALREACT_CACHE", str(tmp_path))
     same_runs(cards()["smollm2"].path(), monkeypatch)

@@ -287,3 +287,9 @@ def test_more_than_the_caps_allow_is_refused(served: Server) -> None:
     assert served.refused(422, **asked("x", tools=[tool("x", a=deep)]))["param"] == "tools/0/parameters"
     assert served.refused(422, **asked("x", stop=["s"] * 99))["param"] == "stop"
     assert served.refused(422, **asked("x", n=99))["param"] == "n"
+
+
+def test_an_event_is_one_line_for_whoever_splits_at_all_of_unicodes_line_ends() -> None:
+    said = "a\u2028b\u2029c\x85d"
+    with serving(ScriptedEndpoint([said])) as server:
+        assert delta_texts(server.chunks(), "content") == said  # its client splits so

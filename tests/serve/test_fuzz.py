@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
@@ -46,11 +47,15 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [at, *(place for key, each in inside for place in places(each, (*at, key)))]
 
 
+def odd(draw: random.Random) -> Any:
+    return copy.deepcopy(draw.choice(ODD))
+
+
 def mutated(body: Any, draw: random.Random) -> Any:
     for _ in range(draw.randint(1, 3)):
         place = draw.choice(places(body))
         if not place:
-            body = draw.choice(ODD) if draw.random() < 0.2 else body
+            body = odd(draw) if draw.random() < 0.2 else body
             continue
         holder = body
         for key in place[:-1]:
@@ -59,9 +64,9 @@ def mutated(body: Any, draw: random.Random) -> Any:
             case 0:
                 del holder[place[-1]]
             case 1 if isinstance(holder, dict):
-                holder[draw.choice(["zz", "type", "properties", "required", "pattern"])] = draw.choice(ODD)
+                holder[draw.choice(["zz", "type", "properties", "required", "pattern"])] = odd(draw)
             case _:
-                holder[place[-1]] = draw.choice(ODD)
+                holder[place[-1]] = odd(draw)
     return body
 
 
