@@ -218,6 +218,9 @@ def _loaded(text: str) -> JsonSchema:
 
 
 async def _open(desk: Desk, asks: Sequence[Ask]) -> list[Writing]:
+    most, wanted = desk.settings.parallel + desk.settings.queue, sum(each.n for each in asks)
+    if wanted > most:  # not 429: it would never be served
+        raise ClientError(422, f"prompts times n: at most {most}, not {wanted}", "prompt", "too_many")
     writings: list[Writing] = []
     try:
         for ask in asks:

@@ -2,7 +2,8 @@
 
 Taken: text, `tool_use`, `tool_result` and `thinking` blocks, `system` as text or blocks, tools of one's own,
 `tool_choice`, `stop_sequences`, `thinking`, `output_config.format`. Refused: images, documents, Anthropic's
-own tools, MCP servers, containers. Own fields: `protocol`, `engine`, `seed`.
+own tools, MCP servers, containers. `thinking` shows the thought; its budget changes nothing. Own fields:
+`protocol`, `engine`, `seed`.
 """
 
 from __future__ import annotations

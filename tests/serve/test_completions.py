@@ -207,7 +207,14 @@ def test_an_endpoint_that_enforces_nothing_says_so() -> None:
     assert error["code"] == "not_enforceable"
 
 
-def test_too_many_prompts_for_the_queue_leave_no_place_taken(tiny: LlamaEndpoint) -> None:
-    with serving(tiny, parallel=1, queue=1, max_tokens=5) as server:
-        server.refused(429, "/v1/completions", prompt=["a"] * 10)
-        complete(server, "a")
+def test_more_prompts_than_there_are_places_are_refused_for_good(tiny: LlamaEndpoint) -> None:
+    with serving(tiny, parallel=1, queue=2, max_tokens=5) as server:
+        error = server.refused(422, "/v1/completions", prompt=["a", "b"], n=2)
+        assert error["param"] == "prompt"
+        assert len(complete(server, ["a", "b", "c"])["choices"]) == 3
+
+
+def test_one_prompt_that_does_not_fit_takes_the_others_with_it(server: Server) -> None:
+    error = server.refused(400, "/v1/completions", prompt=["a", "b" * 20_000])
+    assert error["code"] == "context_length_exceeded"
+    wait_until(lambda: server.idle)
