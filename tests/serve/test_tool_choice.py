@@ -71,13 +71,13 @@ def test_a_choice_is_obeyed(served: Server, mode: str, protocol: str) -> None:
         check(served, mode, protocol, seed == 1, seed, temperature=1.0, max_tokens=1000)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_a_choice_is_obeyed_over_two_hundred_requests_a_cell(served: Server) -> None:
     table(served, 200, temperature=1.0, max_tokens=1500)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_a_choice_is_obeyed_by_the_real_model(smollm2: LlamaEndpoint) -> None:
     with serving(smollm2, queue=100) as server:
