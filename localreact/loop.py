@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 
 from localreact import checks, compaction, context, guards, paging, plans, policy
 from localreact.budgets import SHORTEST_TURN, Budgets
-from localreact.endpoints.base import Endpoint
+from localreact.endpoints.base import Endpoint, whole
 from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ProtocolError
 from localreact.policy import Plan, Policy
 from localreact.protocols import Protocol
@@ -37,7 +37,6 @@ from localreact.types import (
     Limits,
     Observation,
     Sampling,
-    Span,
     ToolCall,
     Turn,
     TurnGrammar,
@@ -363,14 +362,3 @@ class Loop:
                 turn=len(state.steps) + 1,
             )
         )
-
-
-def whole(writing: Generator[Span, None, Completion]) -> Completion:
-    """A completion that nobody watches being made."""
-    with closing(writing):
-        while True:
-            try:
-                next(writing)
-            except StopIteration as finished:
-                completion: Completion = finished.value
-                return completion

@@ -18,6 +18,7 @@ from localreact.bench.workload import QUESTIONS
 from localreact.decoding.context import Context, Part
 from localreact.decoding.prefixes import PrefixStore
 from localreact.decoding.threads import contended, default_threads
+from localreact.endpoints.base import whole
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.resolve import open_endpoint
 from localreact.errors import UsageError
@@ -183,10 +184,4 @@ def _cost(endpoint: LlamaEndpoint, spec: TurnSpec, context: str = "") -> dict[st
 
 def _write(endpoint: LlamaEndpoint, prompt: Prompt, spec: TurnSpec) -> Completion:
     grammar = protocol("json").grammar(spec, endpoint.languages[0])
-    writing = endpoint.complete(prompt, grammar, Limits(300), Sampling())
-    while True:
-        try:
-            next(writing)
-        except StopIteration as finished:
-            completion: Completion = finished.value
-            return completion
+    return whole(endpoint.complete(prompt, grammar, Limits(300), Sampling()))

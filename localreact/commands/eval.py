@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from typer.core import TyperGroup
 
-from localreact.commands.options import GpuLayers
+from localreact.commands.options import Context, GpuLayers, Threads
 from localreact.commands.play import play
 from localreact.endpoints.resolve import DEFAULT_MODEL
 from localreact.errors import UsageError
@@ -83,15 +83,8 @@ def run(
     retries: Annotated[int, typer.Option(help="New attempts of a task when its endpoint failed.")] = 2,
     temp: Annotated[float, typer.Option(help="Temperature; 0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the first round; the others count on from it.")] = 0,
-    ctx: Annotated[
-        int | None, typer.Option(help="Tokens of context. Default: as the model card says.")
-    ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "-t", "--threads", help="Threads that evaluate a model. Default: physical cores it may use."
-        ),
-    ] = None,
+    ctx: Context = None,
+    threads: Threads = None,
     gpu_layers: GpuLayers = 0,
     deterministic: Annotated[
         bool,

@@ -16,8 +16,7 @@ from localreact.agent import Agent
 from localreact.checks import named
 from localreact.commands import asking
 from localreact.commands.files import read_json
-from localreact.commands.options import GpuLayers
-from localreact.endpoints.address import KINDS
+from localreact.commands.options import ChatTemplate, Context, Docs, GpuLayers, Model, Root, Threads
 from localreact.endpoints.llama import ENGINES
 from localreact.endpoints.resolve import DEFAULT_MODEL
 from localreact.errors import UsageError
@@ -36,16 +35,7 @@ def run(
     question: Annotated[
         str | None, typer.Argument(help="What to answer; without it, or as -, standard input.")
     ] = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            "-m",
-            "--model",
-            envvar="LOCALREACT_MODEL",
-            help="A model's name, a GGUF file, or a server: KIND:URL#MODEL, where KIND is "
-            f"{', '.join(KINDS)}.",
-        ),
-    ] = DEFAULT_MODEL,
+    model: Model = DEFAULT_MODEL,
     protocol: Annotated[
         str | None,
         typer.Option(
@@ -57,12 +47,8 @@ def run(
         str,
         typer.Option(help=f"What holds the model to its turns: {', '.join(ENGINES)} (no grammar at all)."),
     ] = ENGINES[0],
-    docs: Annotated[
-        Path | None, typer.Option(help="Folder of text or Markdown files for search and lookup.")
-    ] = None,
-    root: Annotated[
-        Path | None, typer.Option(help="Folder that list, read and grep look at. Default: the current one.")
-    ] = None,
+    docs: Docs = None,
+    root: Root = None,
     tool: Annotated[
         list[str] | None,
         typer.Option(
@@ -136,23 +122,14 @@ def run(
     repeat_penalty: Annotated[
         float, typer.Option(help="Make tokens among the last 64 less likely; 1: off.")
     ] = 1.0,
-    ctx: Annotated[
-        int | None, typer.Option(help="Tokens of context. Default: as the model card says.")
-    ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "-t", "--threads", help="Threads that evaluate the model. Default: physical cores it may use."
-        ),
-    ] = None,
+    ctx: Context = None,
+    threads: Threads = None,
     gpu_layers: GpuLayers = 0,
     deterministic: Annotated[
         bool,
         typer.Option("--deterministic", help="Bit for bit the same run every time, at some cost in speed."),
     ] = False,
-    chat_template: Annotated[
-        Path | None, typer.Option(help="A file with a Jinja chat template, instead of the model's own.")
-    ] = None,
+    chat_template: ChatTemplate = None,
     evidence_gate: Annotated[
         bool,
         typer.Option(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from localreact.commands.options import GpuLayers
-from localreact.endpoints.address import KINDS
+from localreact.commands.options import ChatTemplate, Context, Docs, GpuLayers, Model, Root, Threads
 from localreact.endpoints.llama import ENGINES, PARALLEL
 from localreact.endpoints.resolve import DEFAULT_MODEL, check_model, open_endpoint
 from localreact.errors import MissingPartError
@@ -20,16 +18,7 @@ from localreact.tools.builtin import NAMES, load_tools
 
 
 def serve(
-    model: Annotated[
-        str,
-        typer.Option(
-            "-m",
-            "--model",
-            envvar="LOCALREACT_MODEL",
-            help="A model's name, a GGUF file, or a server: KIND:URL#MODEL, where KIND is "
-            f"{', '.join(KINDS)}.",
-        ),
-    ] = DEFAULT_MODEL,
+    model: Model = DEFAULT_MODEL,
     host: Annotated[str, typer.Option(help="Where to listen; anywhere but here needs a key.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8765,
     api_key: Annotated[
@@ -57,23 +46,14 @@ def serve(
     engine: Annotated[
         str, typer.Option(help=f"What holds the model to its turns: {', '.join(ENGINES)}.")
     ] = ENGINES[0],
-    ctx: Annotated[
-        int | None, typer.Option(help="Tokens of context. Default: as the model card says.")
-    ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "-t", "--threads", help="Threads that evaluate the model. Default: physical cores it may use."
-        ),
-    ] = None,
+    ctx: Context = None,
+    threads: Threads = None,
     gpu_layers: GpuLayers = 0,
     deterministic: Annotated[
         bool,
         typer.Option("--deterministic", help="Bit for bit the same replies, one at a time."),
     ] = False,
-    chat_template: Annotated[
-        Path | None, typer.Option(help="A file with a Jinja chat template, instead of the model's own.")
-    ] = None,
+    chat_template: ChatTemplate = None,
     tool: Annotated[
         list[str] | None,
         typer.Option(
@@ -83,12 +63,8 @@ def serve(
             "repeated. Without any there are no runs.",
         ),
     ] = None,
-    docs: Annotated[
-        Path | None, typer.Option(help="Folder of text or Markdown files for search and lookup.")
-    ] = None,
-    root: Annotated[
-        Path | None, typer.Option(help="Folder that list, read and grep look at. Default: the current one.")
-    ] = None,
+    docs: Docs = None,
+    root: Root = None,
     allow_effects: Annotated[
         bool,
         typer.Option(

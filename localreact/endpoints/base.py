@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from contextlib import closing
 from typing import Protocol
 
 from localreact.endpoints.cards import ModelCard
@@ -71,3 +72,14 @@ class Endpoint(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+def whole(writing: Generator[Span, None, Completion]) -> Completion:
+    """A completion that nobody watches being made."""
+    with closing(writing):
+        while True:
+            try:
+                next(writing)
+            except StopIteration as finished:
+                completion: Completion = finished.value
+                return completion

@@ -53,6 +53,11 @@ def one_line(data: Any) -> str:
     return text.replace("\x85", "\\u0085").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
+def data(event: Any) -> str:
+    """A server-sent event without a name."""
+    return f"data: {one_line(event)}\n\n"
+
+
 class Closes(Protocol):
     async def aclose(self) -> None: ...
 

@@ -15,7 +15,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from localreact.serve.answering import event_stream, one_line, whole
+from localreact.serve.answering import data, event_stream, whole
 from localreact.serve.chat_wire import ChatRequest, to_ask
 from localreact.serve.errors import openai_shape, problem_of
 from localreact.serve.parts import ArgumentsDelta, CallStarted, ContentDelta, Ended, Part, ReasoningDelta
@@ -103,7 +103,7 @@ async def _events(writing: Writing, with_usage: bool) -> AsyncIterator[str]:
     usages = []
 
     def chunk(choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> str:
-        return _line({**head, "choices": choices, **({"usage": usage} if with_usage else {})})
+        return data({**head, "choices": choices, **({"usage": usage} if with_usage else {})})
 
     try:
         async for part in writing:
@@ -120,7 +120,7 @@ async def _events(writing: Writing, with_usage: bool) -> AsyncIterator[str]:
             yield chunk([], usage_of(*usages))
         yield "data: [DONE]\n\n"
     except Exception as error:
-        yield _line(openai_shape(problem_of(error)))
+        yield data(openai_shape(problem_of(error)))
 
 
 def _delta(part: Part) -> dict[str, Any]:
@@ -140,7 +140,3 @@ def _delta(part: Part) -> dict[str, Any]:
 
 def _choice(index: int, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-
-
-def _line(event: dict[str, Any]) -> str:
-    return f"data: {one_line(event)}\n\n"

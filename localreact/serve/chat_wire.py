@@ -6,53 +6,54 @@ reply, and can't, is refused by name: half of what was asked for is not what was
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from localreact.serve import schemas
 from localreact.serve.ask import ANY_OBJECT, Ask, Called, ClientError, Message, Role, ToolChoice
 from localreact.serve.grammars import check_text
-from localreact.types import JsonSchema, Sampling, ToolSpec, TurnGrammar
+from localreact.serve.wire import (
+    Count,
+    Loose,
+    Penalty,
+    Share,
+    Strict,
+    Temperature,
+    TopK,
+    TopP,
+    Typed,
+    no_part,
+    refuse,
+    sampling,
+)
+from localreact.types import JsonSchema, ToolSpec, TurnGrammar
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Part(BaseModel):
+class Part(Typed):
     """Only text parts are taken."""
 
-    model_config = ConfigDict(extra="allow")
-
-    type: str
-    text: str | None = None
     refusal: str | None = None
 
 
 Content = str | list[Part] | None
 
 
-class FunctionCall(_Body):
+class FunctionCall(Strict):
     name: str
     arguments: str = ""
 
 
-class CallOf(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
+class CallOf(Loose):
     id: str
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(Loose):
     """What an assistant's message holds besides (`refusal`, `annotations`) comes back from replies, and says
     nothing to a model."""
-
-    model_config = ConfigDict(extra="ignore")
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content = None
@@ -64,58 +65,51 @@ class ChatMessage(BaseModel):
     function_call: Any = None
 
 
-class Function(_Body):
+class Function(Strict):
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class ToolOf(_Body):
+class ToolOf(Strict):
     type: Literal["function"]
     function: Function
 
 
-class NamedFunction(BaseModel):
+class NamedFunction(Loose):
     name: str
 
 
-class NamedTool(_Body):
+class NamedTool(Strict):
     type: Literal["function"]
     function: NamedFunction
 
 
-class JsonSchemaFormat(_Body):
+class JsonSchemaFormat(Strict):
     name: str | None = None
     description: str | None = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool | None = None
 
 
-class ResponseFormat(_Body):
+class ResponseFormat(Strict):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
+class StreamOptions(Loose):
     include_usage: bool = False
 
 
-class Grammar(_Body):
+class Grammar(Strict):
     """A grammar of the content, in a language that the endpoint enforces."""
 
     language: str
     text: str
 
 
-Temperature = Annotated[float, Field(ge=0, le=100)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1, le=1 << 20)]
-
-
-class ChatRequest(_Body):
+class ChatRequest(Strict):
     messages: list[ChatMessage] = Field(min_length=1)
     model: str = ""
     tools: list[ToolOf] | None = None
@@ -127,7 +121,7 @@ class ChatRequest(_Body):
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     temperature: Temperature | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: TopP | None = None
     seed: int | None = None
     n: Count | None = None
     stop: str | list[str] | None = None
@@ -135,9 +129,9 @@ class ChatRequest(_Body):
     top_logprobs: int | None = None
 
     # Of local servers, and our own.
-    top_k: Annotated[int, Field(ge=-1, le=1 << 30)] | None = None
+    top_k: TopK | None = None
     min_p: Share | None = None
-    repeat_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    repeat_penalty: Penalty | None = None
     grammar: Grammar | None = None
     protocol: str | None = None
     engine: str | None = None
@@ -166,12 +160,20 @@ def to_ask(body: ChatRequest) -> Ask:
     Raises:
         ClientError: 400, with the field that can't be served.
     """
-    _refuse_unsupported(body)
+    refuse(
+        {
+            "logprobs": body.logprobs or body.top_logprobs,
+            "logit_bias": body.logit_bias,
+            "frequency_penalty": body.frequency_penalty,
+            "presence_penalty": body.presence_penalty,
+            "modalities": body.modalities not in (None, ["text"]),
+        }
+    )
     if body.grammar is not None:
         check_text(body.grammar.text)
     tools = tuple(map(_tool, body.tools or ()))
     choice, named = tool_choice(body.tool_choice)
-    answer, strict = _answer(body.response_format)
+    answer, strict = answer_of(body.response_format)
     strict = strict or any(each.function.strict for each in body.tools or ())
     stop = body.stop if body.stop is not None else []
     stops = tuple(each for each in ([stop] if isinstance(stop, str) else stop) if each)
@@ -184,7 +186,9 @@ def to_ask(body: ChatRequest) -> Ask:
         answer=answer,
         strict=strict,
         grammar=TurnGrammar(body.grammar.language, body.grammar.text) if body.grammar else None,
-        sampling=sampling(body),
+        sampling=sampling(
+            body.temperature, body.top_p, body.top_k, body.min_p, body.repeat_penalty, body.seed
+        ),
         max_tokens=most,
         stops=stops,
         n=body.n or 1,
@@ -196,36 +200,11 @@ def to_ask(body: ChatRequest) -> Ask:
     )
 
 
-def sampling(body: ChatRequest) -> Sampling:
-    """Greedy where nothing is said; without a seed, no two requests draw alike."""
-    return Sampling(
-        temperature=body.temperature or 0.0,
-        top_k=max(0, body.top_k or 0),
-        top_p=1.0 if body.top_p is None else body.top_p,
-        min_p=body.min_p or 0.0,
-        seed=secrets.randbits(31) if body.seed is None else body.seed % (1 << 31),
-        repeat_penalty=body.repeat_penalty or 1.0,
-    )
-
-
 def tool_choice(given: str | NamedTool | None) -> tuple[ToolChoice, str]:
     if isinstance(given, NamedTool):
         return "named", given.function.name
     known: dict[str | None, ToolChoice] = {"none": "none", "required": "required"}
     return known.get(given, "auto"), ""
-
-
-def _refuse_unsupported(body: ChatRequest) -> None:
-    asked = {
-        "logprobs": bool(body.logprobs or body.top_logprobs),
-        "logit_bias": bool(body.logit_bias),
-        "frequency_penalty": bool(body.frequency_penalty),
-        "presence_penalty": bool(body.presence_penalty),
-        "modalities": body.modalities not in (None, ["text"]),
-    }
-    for name, wanted in asked.items():
-        if wanted:
-            raise ClientError(400, f"{name} isn't supported here; leave it out", name, "unsupported")
 
 
 def _tool(given: ToolOf) -> ToolSpec:
@@ -234,7 +213,12 @@ def _tool(given: ToolOf) -> ToolSpec:
     return ToolSpec(function.name, function.description or "", parameters)
 
 
-def _answer(given: ResponseFormat | None) -> tuple[JsonSchema | None, bool]:
+def answer_of(given: ResponseFormat | None) -> tuple[JsonSchema | None, bool]:
+    """The schema of what is answered (None: just text), and whether all of it has to be held.
+
+    Raises:
+        ClientError: 400, there is no schema.
+    """
     if given is None or given.type == "text":
         return None, False
     if given.type == "json_object":
@@ -275,11 +259,6 @@ def joined(content: str | Sequence[Part] | None, at: str) -> str:
     texts = []
     for number, part in enumerate(content):
         if part.type not in ("text", "refusal"):
-            raise ClientError(
-                400,
-                f"a part of type {part.type!r} isn't supported: only text is",
-                f"{at}/{number}",
-                "unsupported",
-            )
+            raise no_part(part.type, f"{at}/{number}")
         texts.append(part.text or part.refusal or "")
     return "\n".join(texts)

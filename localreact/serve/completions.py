@@ -22,10 +22,10 @@ from pydantic import Field
 
 from localreact.errors import GrammarError
 from localreact.serve import grammars, schemas
-from localreact.serve.answering import event_stream, one_line, whole
+from localreact.serve.answering import data, event_stream, whole
 from localreact.serve.ask import ANY_OBJECT, Ask, ClientError
 from localreact.serve.chat import usage_of
-from localreact.serve.chat_wire import ResponseFormat, StreamOptions
+from localreact.serve.chat_wire import ResponseFormat, StreamOptions, answer_of
 from localreact.serve.desk import Desk
 from localreact.serve.errors import openai_shape, problem_of
 from localreact.serve.parts import ContentDelta, Ended
@@ -153,7 +153,7 @@ def held(body: CompletionRequest) -> Kind | None:
     asked: list[Kind] = [
         ("grammar", body.grammar),
         ("json", body.json_schema),
-        ("json", _schema(body.response_format)),
+        ("json", answer_of(body.response_format)[0]),
         ("json", outputs.json_),
         ("json", ANY_OBJECT if outputs.json_object else None),
         ("regex", outputs.regex),
@@ -164,16 +164,6 @@ def held(body: CompletionRequest) -> Kind | None:
     if len(given) > 1:
         raise ClientError(400, "one grammar, schema, regex or choice at a time", "structured_outputs")
     return given[0] if given else None
-
-
-def _schema(given: ResponseFormat | None) -> JsonSchema | None:
-    if given is None or given.type == "text":
-        return None
-    if given.type == "json_object":
-        return ANY_OBJECT
-    if given.json_schema is None or given.json_schema.schema_ is None:
-        raise ClientError(400, "a json_schema needs its schema", "response_format/json_schema/schema")
-    return given.json_schema.schema_
 
 
 async def _grammar(
@@ -290,7 +280,7 @@ async def _events(texts: Texts, with_usage: bool) -> AsyncIterator[str]:
     replies: list[Ended] = []
 
     def chunk(choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> str:
-        return _line({**texts.head(), "choices": choices, **({"usage": usage} if with_usage else {})})
+        return data({**texts.head(), "choices": choices, **({"usage": usage} if with_usage else {})})
 
     try:
         async for part in texts:
@@ -303,8 +293,4 @@ async def _events(texts: Texts, with_usage: bool) -> AsyncIterator[str]:
             yield chunk([], texts.usage(replies))
         yield "data: [DONE]\n\n"
     except Exception as error:
-        yield _line(openai_shape(problem_of(error)))
-
-
-def _line(data: dict[str, Any]) -> str:
-    return f"data: {one_line(data)}\n\n"
+        yield data(openai_shape(problem_of(error)))

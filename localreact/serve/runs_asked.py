@@ -5,27 +5,26 @@ from __future__ import annotations
 import threading
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from localreact.agent import Agent
 from localreact.endpoints.base import Endpoint
 from localreact.run import Running
 from localreact.serve.ask import ClientError
 from localreact.serve.settings import Settings
+from localreact.serve.wire import Penalty, Share, Strict, Temperature, TopP
 from localreact.tools import Tool
 from localreact.tools.execution import Call
 from localreact.trace import store
 from localreact.types import Sampling
 
 
-class RunRequest(BaseModel):
+class RunRequest(Strict):
     """A question, and how it is worked on. `tools` names some of the server's; without it, all are there.
 
     With `stream` the events come as they happen. With `background` the run outlives the connection: where it
     doesn't stream, the answer comes at once (202), and the run is to be asked for later.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     question: Annotated[str, Field(min_length=1, max_length=100_000)]
     model: str = ""
@@ -42,11 +41,11 @@ class RunRequest(BaseModel):
     deadline: Annotated[float, Field(gt=0)] | None = None
     evidence_gate: bool = True
     cite: bool = False
-    temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
+    temperature: Temperature = 0.0
     top_k: Annotated[int, Field(ge=0, le=1 << 30)] = 0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
-    repeat_penalty: Annotated[float, Field(gt=0, le=100)] = 1.0
+    top_p: TopP = 1.0
+    min_p: Share = 0.0
+    repeat_penalty: Penalty = 1.0
     seed: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
 
 

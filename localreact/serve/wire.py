@@ -1,4 +1,4 @@
-"""What the dialects beside chat completions have in common on the wire."""
+"""What the dialects have in common on the wire."""
 
 from __future__ import annotations
 

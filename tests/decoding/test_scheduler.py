@@ -16,12 +16,13 @@ from localreact.agent import Agent
 from localreact.decoding.context import Context, Logits, Part
 from localreact.decoding.loop import TurnWriter
 from localreact.decoding.samplers import Sampler
+from localreact.endpoints.base import whole
 from localreact.endpoints.cards import cards
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.engines.free import FreeMatcher
 from localreact.errors import EndpointError, GrammarError, UsageError
 from localreact.tools.builtin import load_tools
-from localreact.types import Completion, Limits, Prompt, Sampling, Segment, Span, TurnGrammar
+from localreact.types import Completion, Limits, Prompt, Sampling, Segment, TurnGrammar
 from tests.tiny import write_tiny_gguf
 
 LETTERS = TurnGrammar("lark", "start: /[a-z]{30,30}/")
@@ -38,15 +39,6 @@ def prompt(text: str, shared: bool = True) -> Prompt:
     return Prompt((*SHARED, Segment(text), Segment("<|im_end|>", trusted=True)), len(SHARED) * shared)
 
 
-def finish(writing: Iterator[Span]) -> Completion:
-    while True:
-        try:
-            next(writing)
-        except StopIteration as finished:
-            completion: Completion = finished.value
-            return completion
-
-
 def complete(
     endpoint: LlamaEndpoint,
     text: str,
@@ -55,7 +47,7 @@ def complete(
     seed: int = 0,
 ) -> Completion:
     sampling = Sampling(temperature=1.0, seed=seed)
-    return finish(endpoint.complete(prompt(text), grammar, limits, sampling))
+    return whole(endpoint.complete(prompt(text), grammar, limits, sampling))
 
 
 Opener = Callable[..., LlamaEndpoint]
@@ -326,7 +318,7 @@ def test_one_that_is_not_read_holds_up_nobody(opened: Opener) -> None:
     unread = endpoint.complete(prompt("unread"), LETTERS, Limits(100), Sampling(temperature=1.0))
     first = next(unread).text
     assert complete(endpoint, "y").stop == "complete"
-    completion = finish(unread)
+    completion = whole(unread)
     assert completion.text == wanted
     assert wanted.startswith(first)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from localreact.decoding import backend
+from localreact.endpoints.base import whole
 from localreact.endpoints.cards import cards
 from localreact.endpoints.chat import from_template
 from localreact.endpoints.llama import LlamaEndpoint, fingerprint
@@ -271,18 +272,9 @@ def test_llama_cpps_own_grammars_hold_a_turn(tiny_gguf: Path) -> None:
         assert endpoint.languages == ("gbnf",)
         spec = TurnSpec(tools=(one_string("echo", "text"),), thought_max=30, argument_max=20, answer_max=20)
         for name in PROTOCOLS:
-            writing = endpoint.complete(
-                Prompt((Segment("Say hello."),)),
-                protocol(name).grammar(spec, "gbnf"),
-                Limits(400),
-                Sampling(temperature=1.0, seed=3),
-            )
-            while True:
-                try:
-                    next(writing)
-                except StopIteration as finished:
-                    completion = finished.value
-                    break
+            grammar, sampling = protocol(name).grammar(spec, "gbnf"), Sampling(temperature=1.0, seed=3)
+            prompt = Prompt((Segment("Say hello."),))
+            completion = whole(endpoint.complete(prompt, grammar, Limits(400), sampling))
             assert completion.stop in ("complete", "eog")
             protocol(name).parse(completion.text, spec.tools)  # raises unless it is one turn
             assert completion.usage.forced == 0

@@ -16,6 +16,7 @@ from localreact import Agent, tool
 from localreact.decoding.context import Logits
 from localreact.decoding.loop import TurnWriter
 from localreact.decoding.vocab import Vocab
+from localreact.endpoints.base import whole
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.reasoning import reasoning_of
 from localreact.engines.reasoning import ReasoningEngine
@@ -87,13 +88,7 @@ def with_wish(endpoint: LlamaEndpoint, wish: Wish, monkeypatch: pytest.MonkeyPat
 def complete(
     endpoint: LlamaEndpoint, budget: int, turn: int = 400, grammar: TurnGrammar | None = TURN
 ) -> Completion:
-    writing = endpoint.complete(PROMPT, grammar, Limits(turn, reasoning_tokens=budget), Sampling())
-    while True:
-        try:
-            next(writing)
-        except StopIteration as finished:
-            completion: Completion = finished.value
-            return completion
+    return whole(endpoint.complete(PROMPT, grammar, Limits(turn, reasoning_tokens=budget), Sampling()))
 
 
 def spans(completion: Completion, author: str) -> list[tuple[int, ...]]:
@@ -341,17 +336,7 @@ def test_stop_strings_in_reasoning_do_not_end_a_free_turn(
     after = "\n\n" if budget else ""  # with a budget the runtime writes it
     wish = writes(f"{head}{thought}</think>{after}{turn}", "\n")
     with_wish(endpoint, wish, monkeypatch)
-    writing = endpoint.complete(
-        PROMPT,
-        None,
-        Limits(200, stops=("\n{", "\nObservation", "\n\n\n"), reasoning_tokens=budget),
-        Sampling(),
-    )
-    while True:
-        try:
-            next(writing)
-        except StopIteration as finished:
-            done: Completion = finished.value
-            break
+    limits = Limits(200, stops=("\n{", "\nObservation", "\n\n\n"), reasoning_tokens=budget)
+    done = whole(endpoint.complete(PROMPT, None, limits, Sampling()))
     assert (done.reasoning, done.text) == (thought, turn)
     endpoint.close()

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shutil
-import subprocess
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -15,20 +11,20 @@ from localreact.eval.ledgers import LEDGERS
 from localreact.eval.report import told, write_report
 from localreact.eval.summary import share
 from localreact.trace.jsonl import read_trace
+from tests.browser import measured, needs_browser
 from tests.eval.lab import ANSWER, CALL, NOTHING, plan_of, run, write_suite
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WRONG = "Thought: I know it now.\nFinal Answer: 4 pieces\n"
 PROSE = "There are three."
-MEASURE = """<script>onload = () => {
+MEASURE = """onload = () => {
   const d = document.getElementById("f").contentDocument;
   const rows = [...d.querySelectorAll("h2 + .wide tr")].map(r => [...r.children].map(c => c.textContent));
   const drawn = [...d.querySelectorAll("svg")].filter(s => s.getBoundingClientRect().height > 50).length;
   document.title = JSON.stringify([d.documentElement.scrollWidth, d.scripts.length, drawn, rows]);
-}</script>"""
+}"""
 
 
-@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+@needs_browser
 @pytest.mark.parametrize("width", [390, 1200])
 def test_a_browser_shows_the_figures_of_the_traces(width: int, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
@@ -37,25 +33,7 @@ def test_a_browser_shows_the_figures_of_the_traces(width: int, tmp_path: Path) -
     free = [PROSE, CALL, ANSWER, f"{CALL}\n{CALL}", NOTHING]
     run(plan, out, [*free, CALL, WRONG, CALL, "", ANSWER])
     write_report(out)
-    frame = f'<iframe id="f" src="report.html" style="width:{width}px;height:900px;border:0"></iframe>'
-    (out / "outer.html").write_text(f"<!doctype html><title>?</title>{frame}{MEASURE}")
-    assert BROWSER is not None
-    done = subprocess.run(
-        [
-            BROWSER,
-            *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-            *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-            *("--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"),
-            (out / "outer.html").as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    title = re.search("<title>(.*?)</title>", done.stdout)
-    assert title is not None, done.stdout
-    wide, scripts, drawn, rows = json.loads(unescape(title[1]))
+    wide, scripts, drawn, rows = json.loads(measured(out / "report.html", width, MEASURE))
     assert wide <= width  # nothing sticks out
     assert (scripts, drawn) == (0, 4)
     cells = {row[0]: row[1:] for row in rows if row}

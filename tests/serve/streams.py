@@ -1,4 +1,4 @@
-"""Reading other dialects' streams."""
+"""What the other dialects' tests let a model write, and how they read their streams."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import json
 from typing import Any
 
 from tests.serve.server import Json, Server
+
+ARGUMENTS = {"sku": "Ä\n7"}
+CALL = json.dumps(
+    {"thought": "I look it up.", "type": "tool_call", "tool": "stock", "arguments": ARGUMENTS},
+    ensure_ascii=False,
+)
+FINISH = json.dumps({"thought": "I know that.", "type": "finish", "answer": "There are 3."})
 
 
 def events(server: Server, path: str, body: Json) -> list[Json]:

@@ -13,15 +13,9 @@ from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.scripted import ScriptedEndpoint
 from localreact.errors import EndpointError
 from tests.serve.server import Json, Server, serving, tool
-from tests.serve.streams import failing, lines
+from tests.serve.streams import ARGUMENTS, CALL, FINISH, failing, lines
 
 PATH = "/api/chat"
-ARGUMENTS = {"sku": "Ä\n7"}
-CALL = json.dumps(
-    {"thought": "I look it up.", "type": "tool_call", "tool": "stock", "arguments": ARGUMENTS},
-    ensure_ascii=False,
-)
-FINISH = json.dumps({"thought": "I know that.", "type": "finish", "answer": "There are 3."})
 
 
 @pytest.fixture(scope="module")

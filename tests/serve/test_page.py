@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
@@ -19,8 +18,9 @@ from localreact.serve.state import State
 from localreact.tools.builtin import load_tools
 from localreact.trace.reading import KINDS
 from localreact.types import Finish, ToolCall
+from tests.browser import Page, browsing, needs_browser
 from tests.fakes import wait_until
-from tests.serve.browser import BROWSER, Page, browsing
+from tests.serve.gate import Gate
 from tests.serve.server import Server, running, serving
 from tests.serve.test_runs import CALL, FINISH, ask
 
@@ -149,7 +149,6 @@ def test_text_stands_out_from_its_background(scheme: int) -> None:
 
 # --- in a browser
 
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
 IDLE = "!document.querySelector('#go').disabled && document.querySelector('.run .good, .run .bad')"
 
 
@@ -189,29 +188,20 @@ def sticks_out(page: Page) -> bool:
 
 
 @needs_browser
-def test_a_question_is_asked_and_its_run_watched_with_the_keyboard_alone(page: Page) -> None:
-    entered, leave = threading.Event(), threading.Event()
-
-    @tool
-    def stock(sku: str) -> int:
-        """How many of an article are left."""
-        entered.set()
-        assert leave.wait(30)
-        return 3
-
-    with serving(ScriptedEndpoint([CALL, FINISH]), tools=[stock]) as server:
+def test_a_question_is_asked_and_its_run_watched_with_the_keyboard_alone(page: Page, gate: Gate) -> None:
+    with serving(ScriptedEndpoint([CALL, FINISH]), tools=[gate.tool]) as server:
         start(page, server)
         page.tab()  # past the link that skips to the runs
         page.tab()
         page.write("How many are left?")
         page.press("Enter", 13, modifiers=2)
-        assert entered.wait(20)
+        assert gate.entered.wait(20)
         page.wait("document.querySelector('.step')?.innerText.includes('is called')")
         said = page.text(".run")
         for wanted in ("How many are left?", "running", "I look it up.", 'stock {"sku":"A7"}'):
             assert wanted in said
         assert "3" not in page.text("pre.observation")
-        leave.set()
+        gate.open.set()
         page.wait(IDLE)
         said = page.text(".run")
         for wanted in ("finished", "Observation", "I know it now.", "2 steps"):
@@ -286,28 +276,19 @@ def test_a_past_run_is_opened_and_found_again_by_its_address(page: Page, stock: 
 
 
 @needs_browser
-def test_a_run_goes_on_while_another_is_looked_at(page: Page) -> None:
-    entered, leave = threading.Event(), threading.Event()
-
-    @tool
-    def stock(sku: str) -> int:
-        """How many of an article are left."""
-        entered.set()
-        assert leave.wait(30)
-        return 3
-
-    with serving(ScriptedEndpoint([FINISH, CALL, FINISH]), tools=[stock]) as server:
+def test_a_run_goes_on_while_another_is_looked_at(page: Page, gate: Gate) -> None:
+    with serving(ScriptedEndpoint([FINISH, CALL, FINISH]), tools=[gate.tool]) as server:
         ask(server, "Before", evidence_gate=False)
         start(page, server)
         page.wait("document.querySelector('#list button')")
         write_question(page, "How many?")
         page.click("#go")
-        assert entered.wait(20)
+        assert gate.entered.wait(20)
         page.wait("document.querySelector('.step')?.innerText.includes('is called')")
         page.click("#list button")
         page.wait(IDLE)
         assert "Before" in page.text(".run h2")
-        leave.set()
+        gate.open.set()
         wait_until(lambda: server.idle)
         page.click("#refresh")
         page.wait("document.querySelectorAll('#list li').length === 2")
@@ -331,21 +312,12 @@ def test_the_run_of_an_agent_that_is_a_tool_is_a_link_away(page: Page, stock: To
 
 
 @needs_browser
-def test_a_run_is_stopped(page: Page) -> None:
-    entered = threading.Event()
-
-    @tool
-    def stock(sku: str) -> int:
-        """How many of an article are left."""
-        entered.set()
-        threading.Event().wait(30)
-        return 3
-
-    with serving(ScriptedEndpoint([CALL, FINISH]), tools=[stock]) as server:
+def test_a_run_is_stopped(page: Page, gate: Gate) -> None:
+    with serving(ScriptedEndpoint([CALL, FINISH]), tools=[gate.tool]) as server:
         start(page, server)
         write_question(page, "How many?")
         page.click("#go")
-        assert entered.wait(20)
+        assert gate.entered.wait(20)
         page.wait("document.querySelector('.run button')?.hidden === false")
         page.click(".run button")
         page.wait(IDLE)

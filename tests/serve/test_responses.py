@@ -12,15 +12,9 @@ from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.scripted import ScriptedEndpoint
 from localreact.errors import EndpointError
 from tests.serve.server import Json, Server, serving
-from tests.serve.streams import events, failing, joined, types
+from tests.serve.streams import CALL, FINISH, events, failing, joined, types
 
 PATH = "/v1/responses"
-ARGUMENTS = {"sku": "Ä\n7"}
-CALL = json.dumps(
-    {"thought": "I look it up.", "type": "tool_call", "tool": "stock", "arguments": ARGUMENTS},
-    ensure_ascii=False,
-)
-FINISH = json.dumps({"thought": "I know that.", "type": "finish", "answer": "There are 3."})
 SKU = {"type": "object", "properties": {"sku": {"type": "string", "maxLength": 8}}, "required": ["sku"]}
 TOOL = {"type": "function", "name": "stock", "description": "Look it up.", "parameters": SKU}
 OTHER = {**TOOL, "name": "price"}

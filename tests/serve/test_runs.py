@@ -19,6 +19,7 @@ from localreact.trace import store
 from localreact.trace.reading import load
 from localreact.types import Finish, ToolCall
 from tests.fakes import wait_until
+from tests.serve.gate import Gate
 from tests.serve.server import Json, Server, running, serving
 
 WRITE = JsonProtocol().write
@@ -71,29 +72,6 @@ def heard(
     with server.client.stream("GET", f"{RUNS}/{run_id}/events", params=params, headers=headers) as answer:
         assert answer.status_code == 200
         return list(events_of(answer.iter_lines()))
-
-
-class Gate:
-    """A tool that waits until it is let go."""
-
-    def __init__(self) -> None:
-        self.entered, self.open = threading.Event(), threading.Event()
-
-        @tool
-        def stock(sku: str) -> int:
-            """How many of an article are left."""
-            self.entered.set()
-            assert self.open.wait(30)
-            return 3
-
-        self.tool = stock
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    made = Gate()
-    yield made
-    made.open.set()
 
 
 # --- a run

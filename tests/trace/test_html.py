@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from localreact.protocols import JsonProtocol
 from localreact.trace.html import page, visible
 from localreact.trace.reading import load
 from localreact.types import Finish, ToolCall
+from tests.browser import measured, needs_browser
 
 DATA = Path(__file__).parent / "data"
 WRITE = JsonProtocol().write
@@ -20,7 +19,6 @@ HOSTILE = (
     "</pre></bdi><script>document.title='owned'</script><img src=x onerror=alert(1)>"
     "\x1b[2J\u202ereversed{{ 7*7 }}"
 )
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 class Reader(HTMLParser):
@@ -112,35 +110,16 @@ def test_a_run_killed_at_any_event_has_its_page(tmp_path: Path, lines: int) -> N
     assert ("its outcome is unknown" in reader.text) == (lines in (5, 13))
 
 
-@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+@needs_browser
 @pytest.mark.parametrize("width", [390, 1200])
 def test_a_browser_shows_it_without_running_anything(hostile: Path, tmp_path: Path, width: int) -> None:
     page_file = tmp_path / "run.html"
     page_file.write_text(page(load(hostile)), "utf-8")
-    # An outer page of the wanted width: a headless window has a least width of its own.
-    frame = f'<iframe id="f" src="run.html" style="width:{width}px;height:800px;border:0"></iframe>'
     measure = (
-        "<script>onload=()=>{const d=document.getElementById('f').contentDocument;"
+        "onload=()=>{const d=document.getElementById('f').contentDocument;"
         "document.title=[d.documentElement.scrollWidth,d.title==='owned',d.scripts.length,"
-        "d.querySelectorAll('section').length,d.images.length].join()}</script>"
+        "d.querySelectorAll('section').length,d.images.length].join()}"
     )
-    (tmp_path / "outer.html").write_text(f"<!doctype html><title>?</title>{frame}{measure}")
-    assert BROWSER is not None
-    done = subprocess.run(
-        [
-            BROWSER,
-            *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-            *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-            *("--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"),
-            (tmp_path / "outer.html").as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    title = re.search("<title>(.*?)</title>", done.stdout)
-    assert title is not None, done.stdout
-    wide, owned, scripts, sections, images = title[1].split(",")
+    wide, owned, scripts, sections, images = measured(page_file, width, measure).split(",")
     assert int(wide) <= width  # nothing sticks out
     assert (owned, scripts, sections, images) == ("false", "0", "4", "0")

@@ -105,7 +105,7 @@ def checker() -> Callable[[Any, Any, Any, str], bool]:
     name = "bfcl_eval.constants.model_config"
     stand_in = types.ModuleType(name)
     entry = types.SimpleNamespace(underscore_to_dot=False)
-    stand_in.MODEL_CONFIG_MAPPING = {_MODEL: entry}  # type: ignore[attr-defined]
+    vars(stand_in)["MODEL_CONFIG_MAPPING"] = {_MODEL: entry}
     before = sys.modules.get(name)
     sys.modules[name] = stand_in
     try:

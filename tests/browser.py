@@ -1,26 +1,51 @@
-"""A headless Chromium, driven over a pipe by its own DevTools protocol (no port, no driver)."""
+"""A headless Chromium: asked what a page measures, or driven over a pipe by its own DevTools protocol (no
+port, no driver)."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import unescape
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.fakes import wait_until
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+QUIET = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
 OPTIONS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--no-proxy-server"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio"),
+    *(*QUIET, "--no-proxy-server", "--mute-audio"),
     *("--disable-dev-shm-usage", "--remote-debugging-pipe"),
 )
+
+
+def measured(page: Path, width: int, measure: str) -> str:
+    """What a script makes of a page of that width: it finds the page in the frame `f`, and puts what it has
+    to say into the title. The frame is there since a headless window has a least width of its own."""
+    assert BROWSER is not None
+    outer = page.with_name("outer.html")
+    frame = f'<iframe id="f" src="{page.name}" style="width:{width}px;height:900px;border:0"></iframe>'
+    outer.write_text(f"<!doctype html><title>?</title>{frame}<script>{measure}</script>")
+    profile = f"--user-data-dir={page.with_name('profile')}"
+    command = [BROWSER, *QUIET, "--allow-file-access-from-files", profile, "--dump-dom", outer.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    title = re.search("<title>(.*?)</title>", done.stdout)
+    assert title is not None, done.stdout
+    return unescape(title[1])
+
 
 # The pipe has to be on the descriptors 3 and 4.
 _EXEC = """
