@@ -119,7 +119,7 @@ def test_a_folder_that_is_none_is_no_error(tmp_path: Path) -> None:
 
 def _write_often(folder: Path, fill: int) -> None:
     store = PrefixStore(folder, "model", "settings", max_bytes=400_000)
-    for number in range(8):  # each waits for the disk
+    for number in range(60):
         store.put(IDS, state(fill, 100_000))
         found = store.get(IDS)
         assert found is None or found in (state(1, 100_000), state(2, 100_000))
