@@ -12,7 +12,7 @@ from jsonschema.exceptions import SchemaError
 
 from localreact.serve.ask import Ask, ClientError
 from localreact.serve.settings import Caps
-from localreact.types import JsonSchema, ToolSpec
+from localreact.types import JsonSchema
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 RESERVED = ("finish",)
@@ -79,10 +79,6 @@ def parameters(given: Any) -> dict[str, Any]:
     if not given:
         return {"type": "object", "properties": {}, "additionalProperties": False}
     return {"type": "object", **given}
-
-
-def closed(tool: ToolSpec) -> JsonSchema:
-    return closed_schema(tool.parameters)
 
 
 def closed_schema(schema: JsonSchema) -> JsonSchema:

@@ -13,14 +13,14 @@ from localreact import fitting
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.reasoning import reasoning_budget
 from localreact.errors import ContextOverflowError
-from localreact.grammar.schema import Relaxation, enforceable
+from localreact.grammar.schema import Relaxation, all_enforceable
 from localreact.protocols import PROTOCOLS, Protocol, protocol
 from localreact.protocols.base import first_grammar
 from localreact.serve.ask import Ask, Called, ClientError
 from localreact.serve.history import plain_prompt, turn_prompt
 from localreact.serve.parts import Ended, Part
 from localreact.serve.replies import PlainReply, Prepared, TurnReply
-from localreact.serve.schemas import closed, closed_schema
+from localreact.serve.schemas import closed_schema
 from localreact.types import (
     FREE_TEXT,
     Completion,
@@ -222,20 +222,13 @@ def held(
     Raises:
         GrammarError: a schema can't be held at all.
     """
-    relaxed: list[Relaxation] = []
-    tools = []
-    for tool in ask.tools:
-        spec = replace(tool, parameters=closed(tool))
-        if languages:
-            spec, left_out = enforceable(spec, languages[0])
-            relaxed += left_out
-        tools.append(spec)
-    answer = None if ask.answer is None else closed_schema(ask.answer)
-    if answer is not None and languages:
-        spec, left_out = enforceable(ToolSpec("the answer", "", answer), languages[0])
-        answer = spec.parameters
-        relaxed += left_out
-    return tuple(tools), answer, relaxed
+    tools = [replace(tool, parameters=closed_schema(tool.parameters)) for tool in ask.tools]
+    if ask.answer is not None:
+        tools.append(ToolSpec("the answer", "", closed_schema(ask.answer)))
+    specs, relaxed = all_enforceable(tools, languages)
+    if ask.answer is None:
+        return specs, None, relaxed
+    return specs[:-1], specs[-1].parameters, relaxed
 
 
 def within(spec: TurnSpec, tokens: int, languages: tuple[str, ...]) -> TurnSpec:
