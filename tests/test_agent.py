@@ -642,6 +642,7 @@ def test_a_schema_that_no_grammar_can_hold_names_tool_and_pointer(smollm2: Llama
         Agent(smollm2, [Tool(ToolSpec("shout", "Shout.", schema), lambda a: a)])
 
 
+@pytest.mark.slow
 def test_random_logits_never_make_anything_but_one_whole_turn(tiny: LlamaEndpoint) -> None:
     """200 runs of a random model at temperature 1: every completed turn parses, nothing else is executed."""
     executed: list[Any] = []

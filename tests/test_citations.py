@@ -275,6 +275,7 @@ def test_whatever_a_model_wants_it_quotes_what_is_there(
     assert cited > 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["json", "text"])
 def test_random_logits_cite_what_a_tool_said(tiny: LlamaEndpoint, name: str) -> None:
     cited = 0

@@ -265,6 +265,7 @@ def test_a_reader_that_goes_away_does_not_hang_the_command(tmp_path: Path) -> No
     assert read_trace(trace)[-1]["event"] == "RunEnded"
 
 
+@pytest.mark.slow
 def test_an_answer_cites_what_a_tool_said() -> None:
     question = "At what temperature does zeta-9 melt?"
     done = localreact("run", question, "--cite", "-T", "search")

@@ -104,6 +104,7 @@ def test_a_hung_tool_ends_at_the_timeout(tmp_path: Path) -> None:
     assert "tool 'wait': its description ('Wait.') is too short to choose by" in done.stderr
 
 
+@pytest.mark.slow
 def test_files_under_a_root(tmp_path: Path) -> None:
     (tmp_path / "quarl.txt").write_text("Quarl is a green fruit.")
     done = localreact(

@@ -407,6 +407,7 @@ def test_other_engines_hold_plans_too(tiny_gguf: Path, engine: str) -> None:
     assert first is None or (isinstance(first, ToolCall) and first.tool == "plan")
 
 
+@pytest.mark.slow
 def test_the_embedded_model_plans_and_ends(smollm2: LlamaEndpoint) -> None:
     """A model of this size plans badly; that it plans, works and ends is the machinery's doing."""
     agent = Agent(smollm2, load_tools(["calculator", "search"], None), strategy="plan", max_steps=10)

@@ -353,6 +353,7 @@ def test_random_logits_ask_each_other_and_end(tiny: LlamaEndpoint) -> None:
     assert run.usage.generated + run.inner.generated <= agent.budgets.max_tokens
 
 
+@pytest.mark.slow
 def test_the_embedded_model_asks_its_specialist(smollm2: LlamaEndpoint) -> None:
     sums = Agent(smollm2, load_tools(["calculator"], None))
     agent = Agent(smollm2, [sums.as_tool("sums", "Works out sums and products. Give it the whole question.")])

@@ -467,6 +467,7 @@ def same_runs(model: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> 
         assert other_time == runs[0]
 
 
+@pytest.mark.slow
 def test_deterministic_runs_see_the_same_logits_to_the_last_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, any_gguf: Path
 ) -> None:
