@@ -300,6 +300,8 @@ class Limits:
     cancel: threading.Event | None = None
     stops: tuple[str, ...] = ()
     reasoning_tokens: int = 0
+    logprobs: int | None = None
+    """Tokens come with their log-probabilities, and those of so many likeliest; in process only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +359,24 @@ class Span:
     text: str
     tokens: tuple[int, ...] = ()
     reasoning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """What the model itself thought of a token, before grammar, penalty, truncation and temperature:
+    `logprob` is the natural logarithm of its probability, 0 where the grammar left no choice and nobody asked
+    the model. `top` are the likeliest tokens there, the likeliest first."""
+
+    piece: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredSpan(Span):
+    """A span as it is handed on where `Limits.logprobs` asks for it: a score for each of its tokens."""
+
+    scores: tuple[TokenScore, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,9 +87,10 @@ def speed(
     engines: Sequence[str],
     n_threads: int | None = None,
     llama_server: str | None = None,
+    create_completion: bool = True,
     progress: Progress = lambda done: None,
 ) -> Report:
-    """Measure one model on one kind of turn.
+    """Measure one model on one kind of turn. `create_completion` under a grammar takes most of the time.
 
     Raises:
         LocalReactError: the model can't be had, or the main arm fails.
@@ -102,7 +103,7 @@ def speed(
         protocol, workload = cases(endpoint, kind, questions)
         context = Context(endpoint.model, n_ctx=endpoint.n_ctx, n_threads=threads)
         desk = Desk(context, protocol)
-        bench, left_out = _arms(endpoint, desk, path, threads, engines, llama_server)
+        bench, left_out = _arms(endpoint, desk, path, threads, engines, llama_server, create_completion)
         times: dict[str, dict[str, list[Sample]]] = {arm.name: {} for arm in bench}
         read_s = read_tokens = 0.0
         for number, case in enumerate(workload):
@@ -156,6 +157,7 @@ def _arms(
     threads: int,
     engines: Sequence[str],
     llama_server: str | None,
+    create_completion: bool,
 ) -> tuple[list[Arm], dict[str, str]]:
     protocol, left_out = desk.protocol, dict[str, str]()
     vocab = desk.context.model.vocab
@@ -173,9 +175,10 @@ def _arms(
             found.append(Ours(f"localreact, {name}", desk, engine_for(name, vocab)))
         except LocalReactError as error:
             left_out[f"localreact, {name}"] = str(error)
-    llm = _llama(path, desk.context.n_ctx, threads)
-    found.append(kinds_of_arms.CreateCompletion("create_completion, free", llm, protocol, False))
-    found.append(kinds_of_arms.CreateCompletion("create_completion, grammar", llm, protocol, True))
+    if create_completion:
+        llm = _llama(path, desk.context.n_ctx, threads)
+        found.append(kinds_of_arms.CreateCompletion("create_completion, free", llm, protocol, False))
+        found.append(kinds_of_arms.CreateCompletion("create_completion, grammar", llm, protocol, True))
     if "outlines" in engines:
         # A model of its own, since it forgets what it has read after every turn.
         found.append(kinds_of_arms.OutlinesAsShipped(_llama(path, desk.context.n_ctx, threads), protocol))

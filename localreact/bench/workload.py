@@ -69,8 +69,8 @@ def cases(endpoint: LlamaEndpoint, kind: Kind, questions: int) -> tuple[Protocol
         for number, question in enumerate(QUESTIONS[:questions]):
             found += _turns(agent, endpoint, f"{number}", question)
     if kind == "short":
-        # A number that never ends is no short turn.
-        specs = [replace(case.spec, thought_max=39, argument_max=100) for case in found]
+        # A number or an answer that never ends is no short turn.
+        specs = [replace(case.spec, thought_max=39, argument_max=100, answer_max=100) for case in found]
         found = [replace(case, spec=spec) for case, spec in zip(found, specs, strict=True)]
     return agent.protocol, found
 

@@ -40,6 +40,9 @@ def speed(
     llama_server: Annotated[
         str | None, typer.Option(help="Address of a llama-server that serves the same file.")
     ] = None,
+    own: Annotated[
+        bool, typer.Option("--own", help="Without create_completion, which takes most of the time.")
+    ] = False,
     threads: ThreadsOption = None,
     as_document: JsonOption = False,
     save: SaveOption = None,
@@ -61,6 +64,7 @@ def speed(
             engine or [],
             threads,
             llama_server,
+            not own,
             lambda done: bar.update(task, completed=done),
         )
     document = found.as_json()

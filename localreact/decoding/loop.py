@@ -14,10 +14,20 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from localreact.decoding.samplers import Sampler
+from localreact.decoding.samplers import Sampler, log_probabilities
 from localreact.decoding.vocab import Vocab
 from localreact.engines.base import Matcher
-from localreact.types import Author, Completion, Limits, Span, StopReason, Timings, Usage
+from localreact.types import (
+    Author,
+    Completion,
+    Limits,
+    ScoredSpan,
+    Span,
+    StopReason,
+    Timings,
+    TokenScore,
+    Usage,
+)
 
 
 @dataclass
@@ -141,7 +151,7 @@ class TurnWriter:
             new.append(token)
             self._phase.accept(new)
             self._constraint_s += time.perf_counter() - before
-            self._write(new, "sampled")
+            self._write(new, "sampled", logits)
         done = self._force(new)
         if done and self._phase is not self._matcher and self.stop is None:
             self._phase = self._matcher
@@ -173,8 +183,22 @@ class TurnWriter:
             new += forced
         return done
 
-    def _write(self, tokens: Sequence[int], author: Author) -> None:
-        self.emit(self.turn.add(tokens, author, self._phase is not self._matcher))
+    def _write(
+        self, tokens: Sequence[int], author: Author, logits: NDArray[np.float32] | None = None
+    ) -> None:
+        """`logits` are those that the token was chosen by."""
+        span = self.turn.add(tokens, author, self._phase is not self._matcher)
+        if self._limits.logprobs is not None:
+            scores = tuple(self._score(token, logits) for token in tokens)
+            span = ScoredSpan(span.author, span.text, span.tokens, span.reasoning, scores)
+        self.emit(span)
+
+    def _score(self, token: int, logits: NDArray[np.float32] | None) -> TokenScore:
+        pieces = self._vocab.pieces
+        if logits is None:
+            return TokenScore(pieces[token], 0.0)
+        logprob, top = log_probabilities(logits, token, self._limits.logprobs or 0)
+        return TokenScore(pieces[token], logprob, tuple((pieces[each], score) for each, score in top))
 
     def _recent(self) -> list[int]:
         if not (n := self._sampler.looks_back):

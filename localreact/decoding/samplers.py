@@ -156,6 +156,16 @@ def _best_legal(scores: Scores, constraint: Picky) -> int | None:
     return best if scores[best] > scores[likeliest].min() else None
 
 
+def log_probabilities(logits: Scores, token: int, top: int) -> tuple[float, list[tuple[int, float]]]:
+    """Of a token, and of the `top` likeliest ones, the likeliest first."""
+    scores = logits.astype(np.float64)
+    scores -= scores.max()
+    scores -= np.log(np.exp(scores).sum())
+    likeliest = np.argpartition(scores, -top)[len(scores) - top :]
+    pairs = sorted(((float(scores[each]), int(each)) for each in likeliest), reverse=True)
+    return float(scores[token]), [(each, score) for score, each in pairs]
+
+
 def truncate(logits: Scores, sampling: Sampling) -> NDArray[np.bool_]:
     """Which tokens top_k, top_p and min_p keep, in this order; -inf is never kept."""
     keep: NDArray[np.bool_] = logits > -np.inf

@@ -140,7 +140,7 @@ def _not_enforceable(tool: str, pointer: str, why: str) -> GrammarError:
 def _check_finite(tool: str, schema: Mapping[str, Any]) -> None:
     if _finite(schema):
         return
-    endless = (p for p, each in _subschemas(schema) if not _finite({**_defs(schema), **each}))
+    endless = (p for p, each in subschemas(schema) if not _finite({**_defs(schema), **each}))
     where = max(endless, key=len)
     raise GrammarError(
         f"the schema of tool {tool!r} can't be satisfied at {where or '/'}: "
@@ -160,25 +160,25 @@ def problem(schema: Mapping[str, Any]) -> str:
 def _blame(schema: Mapping[str, Any]) -> tuple[str, str]:
     """The innermost subschema that can't be compiled by itself, as a pointer, and why."""
     found = ("", problem(schema))
-    for pointer, each in _subschemas(schema):
+    for pointer, each in subschemas(schema):
         if len(pointer) > len(found[0]) and (why := problem({**_defs(schema), **each})):
             found = (pointer, why)
     return found
 
 
-def _subschemas(schema: Any, pointer: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+def subschemas(schema: Any, pointer: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every subschema with its pointer, the schema itself first."""
     if not isinstance(schema, Mapping):
         return
     yield pointer, schema
     for key in _MAPS:
         for name, each in schema.get(key, {}).items():
-            yield from _subschemas(each, f"{pointer}/{key}/{pointer_token(name)}")
+            yield from subschemas(each, f"{pointer}/{key}/{pointer_token(name)}")
     for key in _LISTS:
         for index, each in enumerate(schema.get(key, ())):
-            yield from _subschemas(each, f"{pointer}/{key}/{index}")
+            yield from subschemas(each, f"{pointer}/{key}/{index}")
     for key in _SINGLE:
-        yield from _subschemas(schema.get(key), f"{pointer}/{key}")
+        yield from subschemas(schema.get(key), f"{pointer}/{key}")
 
 
 def _finite(schema: Mapping[str, Any]) -> bool:
@@ -206,11 +206,9 @@ def _finite(schema: Mapping[str, Any]) -> bool:
             return finite(each.get("items", True))
         return True
 
-    definitions = {
-        f"#/{key}/{name}": each
-        for key in ("$defs", "definitions")
-        for name, each in schema.get(key, {}).items()
-    }
+    definitions: dict[str, Any] = {"#": schema}
+    for key in ("$defs", "definitions"):
+        definitions |= {f"#/{key}/{name}": each for name, each in schema.get(key, {}).items()}
     known = dict.fromkeys(definitions, False)
     changed = True
     while changed:
@@ -218,7 +216,7 @@ def _finite(schema: Mapping[str, Any]) -> bool:
         for reference, each in definitions.items():
             if not known[reference] and finite(each):
                 known[reference] = changed = True
-    return finite(schema)
+    return known["#"]
 
 
 def _defs(schema: Mapping[str, Any]) -> dict[str, Any]:

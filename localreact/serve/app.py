@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from localreact._version import __version__
 from localreact.errors import LocalReactError
-from localreact.serve import chat, completions, front, info, messages, ollama, responses, runs
+from localreact.serve import chat, completions, front, info, messages, ollama, reference, responses, runs
 from localreact.serve.ask import ClientError
 from localreact.serve.errors import body_of, problem_of
 from localreact.serve.guard import Guard
@@ -28,6 +28,7 @@ ROUTERS: Sequence[Callable[[State], APIRouter]] = (
     ollama.router,
     runs.router,
     front.router,
+    reference.router,
 )
 
 
@@ -45,7 +46,7 @@ def create_app(state: State, loading: Callable[[], None] | None = None) -> FastA
         title="localreact",
         version=__version__,
         lifespan=lifespan,
-        docs_url=None,  # its page loads scripts from elsewhere
+        docs_url=None,  # its page loads scripts from elsewhere; ours is `reference`
         redoc_url=None,
         exception_handlers={
             LocalReactError: _told,

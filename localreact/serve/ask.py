@@ -57,6 +57,7 @@ class Ask:
         n: replies to the same.
         protocol, engine: None: the server's own.
         reasoning_tokens: None: as usual with the model.
+        logprobs: tokens of plain text come with their log-probabilities, and those of so many likeliest.
         cite: the answer carries quotes from the tool results.
         model: the name the client gave; empty: any.
     """
@@ -76,6 +77,7 @@ class Ask:
     protocol: str | None = None
     engine: str | None = None
     reasoning_tokens: int | None = None
+    logprobs: int | None = None
     cite: bool = False
     model: str = ""
 

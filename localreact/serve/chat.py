@@ -2,7 +2,8 @@
 
 One call a turn; `parallel_tool_calls` is taken, and changes nothing. The thought of a turn, and the model's
 reasoning before it, are `reasoning_content`. Own fields of a message and a response: `evidence` (with `cite`)
-and `warnings`, what of the client's schemas no grammar holds.
+and `warnings`, what of the client's schemas no grammar holds. `logprobs` go with plain text: no
+tools, no schema.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from localreact.serve.answering import data, event_stream, whole
 from localreact.serve.chat_wire import ChatRequest, to_ask
 from localreact.serve.errors import openai_shape, problem_of
 from localreact.serve.parts import ArgumentsDelta, CallStarted, ContentDelta, Ended, Part, ReasoningDelta
+from localreact.serve.scores import of_chat
 from localreact.serve.state import State
 from localreact.serve.writing import Writing
 from localreact.types import Usage
@@ -27,7 +29,7 @@ from localreact.types import Usage
 def router(state: State) -> APIRouter:
     routes = APIRouter(tags=["OpenAI"])
 
-    @routes.post("/v1/chat/completions", response_model=None)
+    @routes.post("/v1/chat/completions", response_model=None, description=__doc__)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         writing = await state.desk.open(to_ask(body))
         if body.stream:
@@ -72,7 +74,7 @@ def _completion(replies: Sequence[Ended], writing: Writing) -> dict[str, Any]:
         {
             "index": each.choice,
             "message": _message(each),
-            "logprobs": None,
+            "logprobs": of_chat(each.scored),
             "finish_reason": each.finish_reason,
         }
         for each in replies
@@ -115,7 +117,8 @@ async def _events(writing: Writing, with_usage: bool) -> AsyncIterator[str]:
                 delta = {"evidence": _evidence(part)} if part.evidence else {}
                 yield chunk([_choice(part.choice, delta, part.finish_reason)])
             else:
-                yield chunk([_choice(part.choice, _delta(part))])
+                scored = part.scored if isinstance(part, ContentDelta) else ()
+                yield chunk([{**_choice(part.choice, _delta(part)), "logprobs": of_chat(scored)}])
         if with_usage:
             yield chunk([], usage_of(*usages))
         yield "data: [DONE]\n\n"

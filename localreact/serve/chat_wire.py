@@ -15,6 +15,7 @@ from localreact.serve import schemas
 from localreact.serve.ask import ANY_OBJECT, Ask, Called, ClientError, Message, Role, ToolChoice
 from localreact.serve.grammars import check_text
 from localreact.serve.wire import (
+    Alternatives,
     Count,
     Loose,
     Penalty,
@@ -126,7 +127,7 @@ class ChatRequest(Strict):
     n: Count | None = None
     stop: str | list[str] | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Alternatives | None = None
 
     # Of local servers, and our own.
     top_k: TopK | None = None
@@ -162,7 +163,7 @@ def to_ask(body: ChatRequest) -> Ask:
     """
     refuse(
         {
-            "logprobs": body.logprobs or body.top_logprobs,
+            "top_logprobs": body.top_logprobs if not body.logprobs else None,
             "logit_bias": body.logit_bias,
             "frequency_penalty": body.frequency_penalty,
             "presence_penalty": body.presence_penalty,
@@ -195,6 +196,7 @@ def to_ask(body: ChatRequest) -> Ask:
         protocol=body.protocol,
         engine=body.engine,
         reasoning_tokens=body.reasoning_tokens,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         cite=body.cite,
         model=body.model,
     )

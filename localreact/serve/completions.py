@@ -1,9 +1,9 @@
 """`POST /v1/completions`: text that goes on with a prompt, without a chat template.
 
 Taken: `prompt` (a text, or several), `max_tokens`, `stop`, `stream` with `stream_options`, `n`, `seed`,
-`temperature`, `top_p`, and one of `grammar` (GBNF or Lark), `json_schema`, `response_format` and vLLM's
-`structured_outputs`. Refused: prompts as token ids, `echo`, `suffix`, `best_of`, `logprobs`. A prompt is text
-and nothing else: what it holds of control tokens is tokenized letter by letter.
+`temperature`, `top_p`, `logprobs`, and one of `grammar` (GBNF or Lark), `json_schema`, `response_format` and
+vLLM's `structured_outputs`. Refused: prompts as token ids, `echo`, `suffix`, `best_of`. A prompt is text and
+nothing else: what it holds of control tokens is tokenized letter by letter.
 """
 
 from __future__ import annotations
@@ -28,9 +28,21 @@ from localreact.serve.chat import usage_of
 from localreact.serve.chat_wire import ResponseFormat, StreamOptions, answer_of
 from localreact.serve.desk import Desk
 from localreact.serve.errors import openai_shape, problem_of
-from localreact.serve.parts import ContentDelta, Ended
+from localreact.serve.parts import ContentDelta, Ended, Scored
+from localreact.serve.scores import of_text
 from localreact.serve.state import State
-from localreact.serve.wire import Count, Penalty, Share, Strict, Temperature, TopK, TopP, refuse, sampling
+from localreact.serve.wire import (
+    Alternatives,
+    Count,
+    Penalty,
+    Share,
+    Strict,
+    Temperature,
+    TopK,
+    TopP,
+    refuse,
+    sampling,
+)
 from localreact.serve.writing import Writing
 from localreact.types import JsonSchema, TurnGrammar
 
@@ -59,6 +71,7 @@ class CompletionRequest(Strict):
     top_k: TopK | None = None
     min_p: Share | None = None
     repeat_penalty: Penalty | None = None
+    logprobs: Alternatives | None = None
 
     grammar: str | None = None
     json_schema: dict[str, Any] | str | None = None
@@ -69,7 +82,6 @@ class CompletionRequest(Strict):
     echo: bool | None = None
     suffix: str | None = None
     best_of: int | None = None
-    logprobs: int | None = None
     logit_bias: dict[str, float] | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
@@ -96,7 +108,7 @@ def router(state: State) -> APIRouter:
             usage = bool(body.stream_options and body.stream_options.include_usage)
             return event_stream(texts, _events(texts, usage))
         replies = await whole(request, texts)
-        choices = [_choice(each.choice, each.content, each.finish_reason) for each in replies]
+        choices = [_choice(each, each.content, each.scored, each.finish_reason) for each in replies]
         return JSONResponse({**texts.head(), "choices": choices, "usage": texts.usage(replies)})
 
     return routes
@@ -113,7 +125,6 @@ def to_asks(body: CompletionRequest) -> list[Ask]:
             "echo": body.echo,
             "suffix": body.suffix,
             "best_of": (body.best_of or 1) > (body.n or 1),
-            "logprobs": body.logprobs is not None,
             "logit_bias": body.logit_bias,
             "frequency_penalty": body.frequency_penalty,
             "presence_penalty": body.presence_penalty,
@@ -136,6 +147,7 @@ def to_asks(body: CompletionRequest) -> list[Ask]:
             max_tokens=body.max_tokens,
             stops=tuple(each for each in ([stop] if isinstance(stop, str) else stop) if each),
             n=body.n or 1,
+            logprobs=body.logprobs,
             engine=body.engine,
             model=body.model,
         )
@@ -272,8 +284,10 @@ class Texts:
         return usage
 
 
-def _choice(index: int, text: str, finish_reason: str | None = None) -> dict[str, Any]:
-    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+def _choice(
+    part: ContentDelta | Ended, text: str, scored: Sequence[Scored] = (), finish_reason: str | None = None
+) -> dict[str, Any]:
+    return {"index": part.choice, "text": text, "logprobs": of_text(scored), "finish_reason": finish_reason}
 
 
 async def _events(texts: Texts, with_usage: bool) -> AsyncIterator[str]:
@@ -286,9 +300,9 @@ async def _events(texts: Texts, with_usage: bool) -> AsyncIterator[str]:
         async for part in texts:
             if isinstance(part, Ended):
                 replies.append(part)
-                yield chunk([_choice(part.choice, "", part.finish_reason)])
+                yield chunk([_choice(part, "", finish_reason=part.finish_reason)])
             else:
-                yield chunk([_choice(part.choice, part.text)])
+                yield chunk([_choice(part, part.text, part.scored)])
         if with_usage:
             yield chunk([], texts.usage(replies))
         yield "data: [DONE]\n\n"

@@ -25,8 +25,8 @@ from localreact.serve.errors import body_of, problem_of
 from localreact.serve.metrics import Metrics
 from localreact.serve.settings import LOOPBACK, Settings
 
-PUBLIC = ("/health", *front.PATHS)
-"""Paths that tell nothing, and so need no key: the page asks for it."""
+PUBLIC = ("/health", "/docs", "/openapi.json", *front.PATHS)
+"""Paths that tell nothing of this server's, and so need no key: the page asks for it."""
 
 BODY_SECONDS = 30.0
 MAX_DEPTH = 96

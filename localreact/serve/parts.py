@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from localreact.serve.ask import Called
-from localreact.types import Evidence, Timings, Usage
+from localreact.types import Evidence, Timings, TokenScore, Usage
 
 FinishReason = Literal["stop", "tool_calls", "length"]
 
@@ -20,11 +20,21 @@ class ReasoningDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """A token that begins within the content, and where (in characters)."""
+
+    score: TokenScore
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class ContentDelta:
     """More of the answer. None comes beside a call."""
 
     text: str
     choice: int = 0
+    scored: tuple[Scored, ...] = ()
+    """Its tokens, where log-probabilities were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,7 @@ class Ended:
     stopped_at: str | None = None
     """The stop string that ended the content."""
 
+    scored: tuple[Scored, ...] = ()
     choice: int = 0
 
 

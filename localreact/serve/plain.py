@@ -41,6 +41,8 @@ class PlainReader:
         self._tags = tags
         self._text = ""
         self._shown = [0, 0]
+        self.content_at = 0
+        """Where the content begins in the text, once it has begun."""
 
     def feed(self, text: str) -> tuple[str, str]:
         """What comes to reasoning, and to content."""
@@ -65,6 +67,7 @@ class PlainReader:
         return reasoning, content
 
     def _new(self, *texts: str) -> tuple[str, str]:
+        self.content_at = len(self._text) - len(texts[1])
         new = [text[shown:] for text, shown in zip(texts, self._shown, strict=True)]
         self._shown = [max(shown, len(text)) for text, shown in zip(texts, self._shown, strict=True)]
         return new[0], new[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,15 @@ from localreact.errors import ProtocolError
 from localreact.protocols import Protocol
 from localreact.protocols.base import mark_truncated, read_first
 from localreact.serve.ask import Ask, Called
-from localreact.serve.parts import ArgumentsDelta, CallStarted, ContentDelta, Ended, Part, ReasoningDelta
+from localreact.serve.parts import (
+    ArgumentsDelta,
+    CallStarted,
+    ContentDelta,
+    Ended,
+    Part,
+    ReasoningDelta,
+    Scored,
+)
 from localreact.serve.plain import PlainReader, StopFilter
 from localreact.types import (
     FREE_TEXT,
@@ -22,6 +31,8 @@ from localreact.types import (
     Finish,
     Prompt,
     Reasoning,
+    ScoredSpan,
+    Span,
     ToolCall,
     Turn,
     TurnGrammar,
@@ -64,13 +75,19 @@ class Reply:
 
     def say(self, text: str) -> Iterator[Part]:
         if text := self._stops.feed(text):
-            self.content += text
-            yield ContentDelta(text, self.choice)
+            yield self._said(text)
 
     def say_rest(self) -> Iterator[Part]:
         if text := self._stops.finish():
-            self.content += text
-            yield ContentDelta(text, self.choice)
+            yield self._said(text)
+
+    def _said(self, text: str) -> ContentDelta:
+        self.content += text
+        return ContentDelta(text, self.choice, self.newly_scored())
+
+    def newly_scored(self) -> tuple[Scored, ...]:
+        """Tokens that begin in the content so far, and that no delta had yet."""
+        return ()
 
     def ended(self, completion: Completion, cut: bool = False, **more: Any) -> Ended:
         stopped = self.stopped_at is None and (cut or completion.stop == "length")
@@ -93,18 +110,34 @@ class PlainReply(Reply):
         # A server's model may reason although nobody knows its tags.
         tags = endpoint.reasoning or (None if isinstance(endpoint, LlamaEndpoint) else Reasoning())
         self._reader = PlainReader(replace(tags, opened=False) if tags and chats else None)
+        self._received = 0
+        self._waiting: deque[Scored] = deque()
+        """Tokens, and where they begin in all that was received."""
+        self._scored: tuple[Scored, ...] = ()
 
-    def feed(self, text: str) -> Iterator[Part]:
-        reasoning, content = self._reader.feed(text)
+    def feed(self, span: Span) -> Iterator[Part]:
+        if isinstance(span, ScoredSpan):
+            self._waiting.extend(Scored(score, self._received) for score in span.scores)
+            self._received += len(span.text)
+        reasoning, content = self._reader.feed(span.text)
         yield from self.think(reasoning)
         yield from self.say(content)
+
+    def newly_scored(self) -> tuple[Scored, ...]:
+        begin, new = self._reader.content_at, []
+        while self._waiting and self._waiting[0].at < begin + len(self.content):
+            token = self._waiting.popleft()
+            if token.at >= begin:  # else it belongs to the reasoning
+                new.append(replace(token, at=token.at - begin))
+        self._scored += tuple(new)
+        return tuple(new)
 
     def end(self, completion: Completion) -> Iterator[Part]:
         reasoning, content = self._reader.finish()
         yield from self.think(reasoning)
         yield from self.say(content)
         yield from self.say_rest()
-        yield self.ended(completion)
+        yield self.ended(completion, scored=self._scored)
 
 
 class TurnReply(Reply):
@@ -124,10 +157,10 @@ class TurnReply(Reply):
         self._arguments = ""
         self._thinks = False
 
-    def feed(self, text: str) -> Iterator[Part]:
+    def feed(self, span: Span) -> Iterator[Part]:
         if not self._live:
             return
-        fields = self._reader.feed(text)
+        fields = self._reader.feed(span.text)
         self._name += "".join(new for field, new in fields if field == "tool")
         for field, new in fields:
             if field == "thought":

@@ -10,6 +10,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
+from localreact.grammar.schema import subschemas
 from localreact.serve.ask import Ask, ClientError
 from localreact.serve.settings import Caps
 from localreact.types import JsonSchema
@@ -85,7 +86,9 @@ def closed_schema(schema: JsonSchema) -> JsonSchema:
     """The schema with `additionalProperties: false` where properties are declared and nothing is said of
     others: JSON Schema would admit any, and a model would write some. What is written so fits the schema as
     it was given."""
-    if "allOf" in json.dumps(schema):  # parts of a whole: closing each would leave nothing
+    if any(
+        "allOf" in each for _, each in subschemas(schema)
+    ):  # parts of a whole: closing each would leave nothing
         return schema
     found: JsonSchema = _closed(schema)
     return found

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from localreact import fitting
 from localreact.endpoints.base import Endpoint
+from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.reasoning import reasoning_budget
 from localreact.errors import ContextOverflowError
 from localreact.grammar.schema import Relaxation, all_enforceable
@@ -61,7 +62,10 @@ class Turns:
         endpoint = self._endpoint_for(ask.engine)
         reasoning = reasoning_budget(endpoint, ask.reasoning_tokens)
         history = any(each.calls or each.role == "tool" for each in ask.messages)
-        if ask.prompt is None and (ask.tools or ask.answer is not None or history or ask.cite):
+        turn = ask.prompt is None and bool(ask.tools or ask.answer is not None or history or ask.cite)
+        if ask.logprobs is not None:
+            _check_scored(endpoint, turn)
+        if turn:
             return self._turn(ask, endpoint, reasoning)
         if ask.protocol is not None and ask.protocol not in PROTOCOLS:
             raise ClientError(400, f"there is no protocol {ask.protocol!r}", "protocol")
@@ -153,7 +157,9 @@ class Turns:
         free = prepared.spec is None
         # A client's stop strings are looked for here: endpoints don't say which of them they met.
         stops = () if prepared.protocol is None else prepared.protocol.stops
-        limits = Limits(prepared.max_tokens, deadline, cancel, stops, prepared.reasoning)
+        limits = Limits(
+            prepared.max_tokens, deadline, cancel, stops, prepared.reasoning, prepared.ask.logprobs
+        )
         writing = prepared.endpoint.complete(
             prepared.prompt, prepared.grammar, limits, prepared.ask.sampling, turn=choice
         )
@@ -169,7 +175,7 @@ class Turns:
                     if span.author == "sampled":
                         yield from reply.think(span.text)
                     continue
-                yield from reply.feed(span.text)
+                yield from reply.feed(span)
                 if reply.stopped_at is not None:
                     cancel.set()  # and then read on, for the exact usage
         if completion.stop == "deadline":
@@ -209,6 +215,20 @@ class Turns:
 
 def _how(spoken: Protocol, endpoint: Endpoint) -> str:
     return f"{spoken!r} {endpoint.fingerprint}"
+
+
+def _check_scored(endpoint: Endpoint, turn: bool) -> None:
+    """
+    Raises:
+        ClientError: 400, tokens can't be told with their log-probabilities.
+    """
+    if turn:
+        why = "they go with plain text: no tools, no schema, no results of tools"
+    elif not isinstance(endpoint, LlamaEndpoint):
+        why = "this endpoint gives none"
+    else:
+        return
+    raise ClientError(400, f"no logprobs here: {why}", "logprobs", "unsupported")
 
 
 # --- what a turn may be

@@ -31,6 +31,7 @@ TopK = Annotated[int, Field(ge=-1, le=1 << 30)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(gt=0, le=100)]
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
+Alternatives = Annotated[int, Field(ge=0, le=20)]
 
 
 def sampling(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localreact.decoding.samplers import Sampler, truncate
+from localreact.decoding.samplers import Sampler, log_probabilities, truncate
 from localreact.errors import GrammarError, UsageError
 from localreact.types import Sampling
 
@@ -187,3 +187,12 @@ def test_truncation_never_keeps_what_is_masked() -> None:
 def test_settings_that_make_no_sense_are_refused(sampling: Sampling) -> None:
     with pytest.raises(UsageError):
         Sampler(sampling)
+
+
+@pytest.mark.parametrize("top", [0, 1, 3, 8])
+def test_log_probabilities_are_those_of_the_softmax(top: int) -> None:
+    softmax = np.exp(LOGITS.astype(np.float64)) / np.exp(LOGITS.astype(np.float64)).sum()
+    own, likeliest = log_probabilities(LOGITS, 5, top)
+    assert own == pytest.approx(np.log(softmax[5]))
+    assert [token for token, _ in likeliest] == list(range(top))  # LOGITS fall
+    assert [score for _, score in likeliest] == pytest.approx(np.log(softmax[:top]).tolist())

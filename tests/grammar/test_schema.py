@@ -125,6 +125,9 @@ def test_a_recursive_tree_goes_deep_and_an_endless_reference_is_an_error() -> No
     for endless in ({"$ref": "#/$defs/A"}, only("next", {"$ref": "#/$defs/A"})):
         with pytest.raises(GrammarError, match=r"tool 't' can't be satisfied at /.*: no finite value"):
             accepts(only("a", {"$ref": "#/$defs/A"}, **{"$defs": {"A": endless}}))
+    for endless in ({"$ref": "#"}, only("next", {"$ref": "#"})):
+        with pytest.raises(GrammarError, match="no finite value"):
+            accepts(endless)
 
 
 def test_odd_schemas_take_any_value_or_are_left_out() -> None:

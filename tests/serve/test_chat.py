@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -204,10 +205,66 @@ def test_an_engine_can_be_chosen(served: Server, engine: str) -> None:
     served.refused(400, **asked("x", engine="none_such"))
 
 
+SHORT: Json = {"logprobs": True, "temperature": 1.0, "seed": 7, "max_tokens": 12}
+
+
+def logprobs(choice: Json) -> list[Json]:
+    found: list[Json] = (choice["logprobs"] or {"content": []})["content"]
+    return found
+
+
+def same_scores(some: list[Json], others: list[Json]) -> bool:
+    """The last bits of logits depend on what is evaluated beside them."""
+    assert [each["bytes"] for each in some] == [each["bytes"] for each in others]
+    return [each["logprob"] for each in some] == pytest.approx([e["logprob"] for e in others], abs=1e-3)
+
+
+def test_tokens_come_with_their_log_probabilities(served: Server) -> None:
+    (choice,) = served.chat(max_tokens=12, logprobs=True, top_logprobs=3, temperature=0)["choices"]
+    scored = logprobs(choice)
+    written = b"".join(bytes(each["bytes"]) for each in scored)
+    assert written.decode("utf-8", "replace") == choice["message"]["content"]
+    for each in scored:
+        likeliest = [top["logprob"] for top in each["top_logprobs"]]
+        assert len(likeliest) == 3
+        assert likeliest == sorted(likeliest, reverse=True)
+        assert each["logprob"] == likeliest[0]  # greedy
+        assert sum(map(math.exp, likeliest)) < 1
+    assert not logprobs(served.chat(max_tokens=4)["choices"][0])
+
+
+def test_streamed_tokens_add_up_to_those_of_the_whole_reply(served: Server) -> None:
+    fields: Json = {**SHORT, "top_logprobs": 1, "n": 2}
+    whole = served.chat(**fields)["choices"]
+    streamed: dict[int, list[Json]] = {0: [], 1: []}
+    for chunk in served.chunks(**fields):
+        for choice in chunk["choices"]:
+            streamed[choice["index"]] += logprobs(choice)
+    for each in whole:
+        assert same_scores(streamed[each["index"]], logprobs(each))
+
+
+def test_no_token_after_a_stop_string_is_scored(served: Server) -> None:
+    (choice,) = served.chat(**SHORT)["choices"]
+    text = choice["message"]["content"]
+    (cut,) = served.chat(**SHORT, stop=[text[4:6]])["choices"]
+    assert cut["message"]["content"] == text[: text.index(text[4:6])]
+    assert same_scores(logprobs(cut), logprobs(choice)[: len(logprobs(cut))])
+    before_last = b"".join(bytes(each["bytes"]) for each in logprobs(cut)[:-1])
+    assert len(before_last.decode("utf-8", "replace")) < len(cut["message"]["content"])
+
+
+def test_an_endpoint_without_log_probabilities_refuses() -> None:
+    with serving(ScriptedEndpoint(["Hi."])) as server:
+        assert server.refused(400, **asked("x", logprobs=True))["param"] == "logprobs"
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": True, "tools": [tool()]}, "logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
         ({"frequency_penalty": 0.5}, "frequency_penalty"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"functions": []}, "functions"),

@@ -46,6 +46,27 @@ def chunks(server: Server, **body: Any) -> list[Json]:
     return [json.loads(each) for each in data]
 
 
+def test_tokens_come_with_their_log_probabilities(server: Server) -> None:
+    (choice,) = complete(server, max_tokens=10, logprobs=2, **DRAWN)["choices"]
+    scores = choice["logprobs"]
+    assert len({len(each) for each in scores.values()}) == 1
+    assert all(logprob <= 0 for logprob in scores["token_logprobs"])
+    assert scores["text_offset"][0] == 0
+    assert scores["text_offset"] == sorted(scores["text_offset"])
+    assert scores["text_offset"][-1] < len(choice["text"])
+    streamed = [
+        each["choices"][0]["logprobs"]
+        for each in chunks(server, prompt="Once", max_tokens=10, logprobs=2, **DRAWN)
+    ]
+    assert [token for each in streamed if each for token in each["tokens"]] == scores["tokens"]
+
+
+def test_a_token_that_the_grammar_forces_is_certain(server: Server) -> None:
+    (choice,) = complete(server, grammar='start: "hello " /[0-9]/', logprobs=0)["choices"]
+    assert re.fullmatch("hello [0-9]", choice["text"])
+    assert 0.0 in choice["logprobs"]["token_logprobs"]
+
+
 def test_the_text_goes_on_with_the_prompt_as_it_is() -> None:
     endpoint = ScriptedEndpoint([" upon a time"])
     with serving(endpoint) as server:
@@ -157,7 +178,7 @@ def test_what_a_grammar_does_not_hold_of_a_schema_is_told(server: Server) -> Non
         ({"prompt": [1, 2, 3]}, 400, "prompt"),
         ({"prompt": []}, 400, "prompt"),
         ({"echo": True}, 400, "echo"),
-        ({"logprobs": 3}, 400, "logprobs"),
+        ({"logprobs": 21}, 400, "logprobs"),
         ({"best_of": 3}, 400, "best_of"),
         ({"suffix": "."}, 400, "suffix"),
         ({"model": "gpt-5"}, 404, "model"),

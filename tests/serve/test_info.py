@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 from localreact._version import __version__
 from localreact.endpoints.scripted import ScriptedEndpoint
 from localreact.serve.settings import Settings
@@ -52,6 +54,18 @@ def test_metrics_count_what_was_done() -> None:
 def test_the_openapi_document_names_the_routes(served: Server) -> None:
     document = served.client.get("/openapi.json").json()
     assert {"/v1/chat/completions", "/v1/models", "/tokenize", "/health"} <= set(document["paths"])
+
+
+def test_the_api_has_a_page_that_loads_nothing_from_elsewhere(served: Server) -> None:
+    answer = served.client.get("/docs")
+    assert "<script" not in answer.text
+    assert not re.search(r"(?:src|href)=.https?:", answer.text)
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    document = served.client.get("/openapi.json").json()
+    assert all(f"<code>{path}</code>" in answer.text for path in document["paths"])
+    wanted = set(re.findall(r'href="#([^"]+)"', answer.text))
+    assert "ChatRequest" in wanted
+    assert wanted <= set(re.findall(r'id="([^"]+)"', answer.text))
 
 
 def test_loading_that_fails_is_told() -> None:
