@@ -13,7 +13,7 @@ from localreact import fitting
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.reasoning import reasoning_budget
-from localreact.errors import ContextOverflowError
+from localreact.errors import ContextOverflowError, GrammarError
 from localreact.grammar.schema import Relaxation, all_enforceable
 from localreact.protocols import PROTOCOLS, Protocol, protocol
 from localreact.protocols.base import first_grammar
@@ -80,10 +80,27 @@ class Turns:
         return Prepared(ask, endpoint, prompt, grammar, self._tokens(ask, room), min(reasoning, room // 2))
 
     def _turn(self, ask: Ask, endpoint: Endpoint, reasoning: int) -> Prepared:
+        """In the first language in which the endpoint takes the turn: a server's compiler may refuse what it
+        otherwise enforces.
+
+        Raises:
+            GrammarError: there is none; it says why not in the first.
+        """
+        languages, failure = endpoint.languages, None
+        while True:
+            try:
+                return self._turn_in(languages, ask, endpoint, reasoning)
+            except GrammarError as error:
+                failure = failure or error
+                if len(languages) < 2:
+                    raise failure from None
+                languages = languages[1:]
+
+    def _turn_in(self, languages: tuple[str, ...], ask: Ask, endpoint: Endpoint, reasoning: int) -> Prepared:
         spoken = protocol(
             ask.protocol or endpoint.card.protocol, fitting.spelling(endpoint.card, ask.protocol, None)
         )
-        tools, answer, relaxed = held(ask, endpoint.languages)
+        tools, answer, relaxed = held(ask, languages)
         if relaxed and ask.strict:
             raise ClientError(400, f"not strict: {relaxed[0]}", "tools", "not_enforceable")
         prompt, sources = turn_prompt(
@@ -98,8 +115,8 @@ class Turns:
         room = self._room(endpoint, prompt)
         reasoning = min(reasoning, room // 2)
         tokens = self._tokens(ask, room - reasoning)
-        spec = within(self._legal(ask, tools, answer, sources), tokens, endpoint.languages)
-        grammar = first_grammar(spoken, spec, endpoint.languages)
+        spec = within(self._legal(ask, tools, answer, sources), tokens, languages)
+        grammar = first_grammar(spoken, spec, languages)
         if grammar is not None:
             endpoint.check(grammar)
         return Prepared(

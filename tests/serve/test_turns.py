@@ -20,7 +20,7 @@ from localreact.serve.ask import Ask, Called, ClientError, Message, ToolChoice
 from localreact.serve.parts import ArgumentsDelta, CallStarted, ContentDelta, Ended, Part, ReasoningDelta
 from localreact.serve.replies import Prepared
 from localreact.serve.turns import Turns
-from localreact.types import Sampling, ToolSpec
+from localreact.types import Sampling, ToolSpec, TurnGrammar
 
 SKU = {
     "type": "object",
@@ -233,3 +233,27 @@ def test_cited_answers_quote_results_by_their_number(tiny: LlamaEndpoint) -> Non
         assert each.quote in history[2].content
     with pytest.raises(ClientError, match="cite"):
         turns_of(tiny).prepare(Ask(HELLO, cite=True))
+
+
+class Choosy(ScriptedEndpoint):
+    """Its compiler takes one language, although it enforces two."""
+
+    languages: tuple[str, ...] = ("gbnf", "json_schema")
+
+    def __init__(self, taken: str) -> None:
+        super().__init__([])
+        self.taken = taken
+
+    def check(self, grammar: TurnGrammar) -> None:
+        if grammar.language != self.taken:
+            raise GrammarError(f"the server refuses {grammar.language}")
+
+
+def test_what_a_server_refuses_in_one_language_is_held_in_the_next() -> None:
+    ask = Ask(HELLO, tools=(STOCK,))
+    for language in ("gbnf", "json_schema"):
+        prepared = turns_of(Choosy(language)).prepare(ask)
+        assert prepared.grammar is not None
+        assert prepared.grammar.language == language
+    with pytest.raises(GrammarError, match="refuses gbnf"):
+        turns_of(Choosy("none")).prepare(ask)
