@@ -33,7 +33,7 @@ def chat(url: str) -> Any:
     )
 
 
-QUESTION = "Use the tool: how many of article A7 are left?"
+QUESTION = "Look up how many of A7 are left."
 
 
 @pytest.mark.parametrize("stream", [False, True])

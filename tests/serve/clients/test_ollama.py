@@ -29,7 +29,7 @@ def stock(sku: str) -> int:
     return 31
 
 
-QUESTION: Any = [{"role": "user", "content": "Use the tool: how many of article A7 are left?"}]
+QUESTION: Any = [{"role": "user", "content": "Look up how many of A7 are left."}]
 
 
 def test_a_function_of_pythons_is_a_tool(client: Any) -> None:
