@@ -152,6 +152,8 @@ class Turns:
 
     def _room(self, endpoint: Endpoint, prompt: Prompt) -> int:
         needed = endpoint.count(prompt)
+        if not needed:  # a model that marks no beginning of its own has nothing to go on with
+            raise ClientError(400, "the prompt is empty", "prompt")
         if needed + LEAST_ROOM > endpoint.n_ctx:
             raise ContextOverflowError(
                 f"the prompt needs {needed} tokens and the context holds {endpoint.n_ctx}",

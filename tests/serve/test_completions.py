@@ -177,6 +177,7 @@ def test_what_a_grammar_does_not_hold_of_a_schema_is_told(server: Server) -> Non
     [
         ({"prompt": [1, 2, 3]}, 400, "prompt"),
         ({"prompt": []}, 400, "prompt"),
+        ({"prompt": ""}, 400, "prompt"),
         ({"echo": True}, 400, "echo"),
         ({"logprobs": 21}, 400, "logprobs"),
         ({"best_of": 3}, 400, "best_of"),
