@@ -86,9 +86,8 @@ def closed_schema(schema: JsonSchema) -> JsonSchema:
     """The schema with `additionalProperties: false` where properties are declared and nothing is said of
     others: JSON Schema would admit any, and a model would write some. What is written so fits the schema as
     it was given."""
-    if any(
-        "allOf" in each for _, each in subschemas(schema)
-    ):  # parts of a whole: closing each would leave nothing
+    # Parts of a whole: closing each would leave nothing.
+    if any("allOf" in each for _, each in subschemas(schema)):
         return schema
     found: JsonSchema = _closed(schema)
     return found
