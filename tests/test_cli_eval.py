@@ -27,6 +27,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *replies: str | BaseException) -> 
     monkeypatch.setattr(runner, "open_endpoint", lambda *options, **more: endpoint)
 
 
+@pytest.mark.slow
 def test_a_suite_on_the_small_model(tmp_path: Path) -> None:
     """The whole way, over a real model: two rounds, the same structure in both, and a report."""
     suite = tmp_path / "two.jsonl"

@@ -19,7 +19,7 @@ from localreact.errors import LocalReactError
 
 @pytest.fixture(scope="module")
 def report(tiny_gguf: Path) -> dict[str, object]:
-    return speed(str(tiny_gguf), "short", questions=2, rounds=2, engines=["gbnf"]).as_json()
+    return speed(str(tiny_gguf), "short", questions=1, rounds=2, engines=["gbnf"]).as_json()
 
 
 def rows(report: dict[str, object]) -> dict[str, dict[str, float]]:
@@ -35,6 +35,25 @@ def test_every_arm_writes_every_turn(report: dict[str, object]) -> None:
     left_out = report["left_out"]
     assert isinstance(left_out, dict)
     assert set(left_out) <= {"outlines as shipped"}  # it uses a deprecated function: an error in tests
+
+
+def test_others_can_be_left_out(tiny_gguf: Path) -> None:
+    options = [
+        "-m",
+        str(tiny_gguf),
+        "--own",
+        "--kind",
+        "short",
+        "--questions",
+        "1",
+        "--rounds",
+        "1",
+        "--json",
+    ]
+    done = CliRunner().invoke(app, ["bench", "speed", *options])
+    arms = [row["arm"] for row in json.loads(done.stdout)["rows"]]
+    assert OURS in arms
+    assert not [arm for arm in arms if "create_completion" in arm]
 
 
 def test_the_same_text_has_as_many_tokens_however_it_is_written(report: dict[str, object]) -> None:

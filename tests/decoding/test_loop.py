@@ -78,10 +78,10 @@ def test_forced_tokens_are_evaluated_in_one_batch_with_their_neighbours(smollm2:
 def test_only_what_is_new_is_evaluated(smollm2: LlamaEndpoint) -> None:
     scheduler = smollm2._scheduler
     before = scheduler.evaluated
-    _, first = complete(smollm2, turn_grammar(), Limits(400))
+    _, first = complete(smollm2, turn_grammar(), Limits(60))
     held = first.usage.reused + scheduler.evaluated - before
     longer = Prompt((*PROMPT.segments, Segment(first.text, tokens=first.tokens), Segment(" And again.")))
-    _, second = complete(smollm2, turn_grammar(), Limits(400), prompt=longer)
+    _, second = complete(smollm2, turn_grammar(), Limits(60), prompt=longer)
     assert second.usage.reused == held
     assert second.usage.prompt - second.usage.reused == smollm2.count(longer) - held
 
