@@ -33,7 +33,7 @@ LAYERS = [
     ["protocols"],
     ["grammar"],
     ["trace"],
-    ["types", "errors", "resources", "words", "_version"],
+    ["types", "errors", "resources", "words", "pages", "_version"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from localreact.eval import plots
 from localreact.eval.journal import read_evaluation, write_whole
 from localreact.eval.ledgers import LEDGERS
 from localreact.eval.summary import results_of, rows_of, summarise
+from localreact.pages import environment_of
 
 _OF = {
     "turns": "turns",
@@ -83,13 +82,7 @@ def as_html(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> st
     Raises:
         MissingPartError: matplotlib isn't installed.
     """
-    environment = Environment(
-        loader=PackageLoader("localreact.eval", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = environment_of("localreact.eval")
     return environment.get_template("report.html").render(
         summary=summary,
         rows=rows,

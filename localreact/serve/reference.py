@@ -9,9 +9,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from localreact.pages import environment_of
 from localreact.serve.front import HEADERS
 from localreact.serve.state import State
 
@@ -27,13 +27,7 @@ def router(state: State) -> APIRouter:
 
 
 def page(document: Mapping[str, Any]) -> str:
-    environment = Environment(
-        loader=PackageLoader("localreact.serve", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = environment_of("localreact.serve")
     environment.filters["spoken"] = spoken
     schemas = document["components"]["schemas"]
     return environment.get_template("reference.html").render(

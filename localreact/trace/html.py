@@ -8,8 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from localreact.pages import environment_of
 from localreact.trace.reading import Trace
 from localreact.trace.steps import RecordedStep, Stats, stats_of, status_of, steps_of
 
@@ -29,13 +28,7 @@ class Bar:
 
 def page(trace: Trace) -> str:
     """The page of a run, as far as it got."""
-    environment = Environment(
-        loader=PackageLoader("localreact.trace", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = environment_of("localreact.trace")
     environment.filters["visible"] = visible
     environment.filters["pretty"] = lambda value: json.dumps(value, ensure_ascii=False)
     entries = trace.effective
