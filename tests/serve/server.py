@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx2
@@ -41,6 +42,13 @@ class Server:
 
     def post(self, path: str, body: Any, **options: Any) -> httpx2.Response:
         return self.client.post(path, json=body, **options)
+
+    def leave(self, path: str, body: Any, then: Callable[[], bool]) -> None:
+        """Ask, and hang up as soon as something is so, whatever has arrived by then."""
+        base = self.client.base_url
+        with closing(HTTPConnection(base.host, base.port, timeout=30)) as connection:
+            connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+            wait_until(then)
 
     def refused(self, status: int, path: str = "/v1/chat/completions", **body: Any) -> Json:
         answer = self.post(path, body)

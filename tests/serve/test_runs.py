@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import httpx2
 import pytest
 
 from localreact import ScriptedEndpoint, Tool, tool
@@ -260,33 +259,19 @@ def test_a_run_that_waits_is_cancelled_at_once(gate: Gate) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_goes_away_cancels_its_run(gate: Gate, stream: bool) -> None:
     with serving(ScriptedEndpoint([CALL, FINISH]), tools=[gate.tool]) as server:
-        _leave(server, stream, gate.entered.is_set)
+        server.leave(RUNS, {"question": "How many?", "stream": stream}, gate.entered.is_set)
         wait_until(lambda: server.idle)
         assert get(server, "")["data"][0]["status"] == "cancelled"
 
 
 def test_a_run_in_the_background_outlives_its_client(gate: Gate) -> None:
     with serving(ScriptedEndpoint([CALL, FINISH]), tools=[gate.tool]) as server:
-        _leave(server, True, gate.entered.is_set, background=True)
+        body = {"question": "How many?", "stream": True, "background": True}
+        server.leave(RUNS, body, gate.entered.is_set)
         (run,) = get(server, "")["data"]
         assert run["status"] == "running"
         gate.open.set()
         assert heard(server, run["id"])[-1][1]["answer"] == "3"
-
-
-def _leave(server: Server, stream: bool, then: Callable[[], bool], **fields: Any) -> None:
-    """Ask, and hang up as soon as something is so."""
-    body = {"question": "How many?", "stream": stream, **fields}
-    with httpx2.Client(base_url=server.client.base_url, timeout=0.5 if not stream else 30) as client:
-        if stream:
-            with client.stream("POST", RUNS, json=body) as answer:
-                lines = answer.iter_lines()  # the connection ends with it
-                next(lines)
-                wait_until(then)
-        else:
-            with pytest.raises(httpx2.TimeoutException):
-                client.post(RUNS, json=body)
-            assert then()
 
 
 def test_a_full_queue_sends_runs_away(gate: Gate) -> None:
