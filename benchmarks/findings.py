@@ -1,12 +1,12 @@
 """The findings: runs the suites, keeps their figures, and makes the tables and plots of README.md from them.
 
-    python benchmarks/findings.py run NAME -m MODEL [--as MODEL_NAME]     one suite on one model
-    python benchmarks/findings.py page                                    tables and plots anew
+    python benchmarks/findings.py run NAME -m MODEL [--as MODEL_NAME] [-j N]     one suite on one model
+    python benchmarks/findings.py page                                           tables and plots anew
 
 NAME is one of RUNS below. An evaluation lies in `runs/NAME-MODEL` (traces and report; git ignores it) and
 goes on where it was stopped; its figures are kept in `results/eval/`. `-m` takes what `localreact eval`
-takes; a file is called by its name, or as `--as` says. Measure on a quiet machine: the counts don't depend on
-it, the seconds do.
+takes; a file is called by its name, or as `--as` says. `-j` is how many tasks run at a time, where RUNS
+doesn't say. Measure on a quiet machine: the counts don't depend on it, the seconds do.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ RUNS: Mapping[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "protocol18": ("protocol18", ((),)),
     "multihop": ("multihop", (("--arms", "buys"), ("--arms", "cite"))),
     "loops": ("loops", (("--arms", "buys"),)),
-    "forgery": ("forgery", (("--rounds", "7", "--temp", "0.8", "-j", "4"),)),
-    "held": ("forgery", (("--arms", HELD, "--rounds", "7", "--temp", "1", "-j", "4"),)),
+    "forgery": ("forgery", (("--rounds", "3", "--temp", "0.8", "-j", "4"),)),
+    "held": ("forgery", (("--arms", HELD, "--rounds", "3", "--temp", "1", "-j", "4"),)),
     "native": ("native", ((),)),
     "framework": ("framework", ((),)),
 }
@@ -56,11 +56,24 @@ Table = tuple[list[str], list[list[str]]]
 # --- running and keeping
 
 
-def run(name: str, model: str, called: str) -> None:
+def run(name: str, model: str, called: str, jobs: int) -> None:
     suite, options = RUNS[name]
     folder = FOLDER / f"{name}-{called}"
+    fixed = [
+        sys.executable,
+        "-m",
+        "localreact",
+        "eval",
+        suite,
+        "-m",
+        model,
+        "-o",
+        str(folder),
+        "-j",
+        str(jobs),
+    ]
     for each in options:
-        command = [sys.executable, "-m", "localreact", "eval", suite, "-m", model, "-o", str(folder), *each]
+        command = [*fixed, *each]
         if subprocess.run(command).returncode:
             raise SystemExit(f"not everything was measured; the same command goes on (folder {folder})")
     print(keep(folder, name, model, called))
@@ -317,10 +330,11 @@ def main() -> None:
     running.add_argument("name", choices=RUNS)
     running.add_argument("-m", "--model", default="smollm2")
     running.add_argument("--as", dest="called", default="")
+    running.add_argument("-j", "--jobs", type=int, default=1)
     commands.add_parser("page")
     given = parser.parse_args()
     if given.command == "run":
-        run(given.name, given.model, given.called or Path(given.model).stem)
+        run(given.name, given.model, given.called or Path(given.model).stem, given.jobs)
     write_page()
 
 

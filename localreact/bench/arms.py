@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from localreact.bench.workload import Case
@@ -277,3 +281,45 @@ class LlamaServer:
         timings = reply["timings"]
         seconds = (timings["prompt_ms"] + timings["predicted_ms"]) / 1000
         return Sample(seconds, int(timings["predicted_n"]), whole=reply.get("stop_type") != "limit")
+
+
+class Guidance:
+    """guidance's own loop over llama-cpp-python under our Lark grammar, with the prompt in memory. It wants
+    other versions of packages that we use, so it runs in a process of its own, by the interpreter given."""
+
+    name = "guidance"
+    once = False
+
+    def __init__(self, python: str, path: Path, n_ctx: int, threads: int, protocol: TurnProtocol) -> None:
+        worker = Path(__file__).with_name("guidance_worker.py")
+        self._command = [python, str(worker), str(path), str(n_ctx), str(threads)]
+        self._process: subprocess.Popen[str] | None = None
+        self._protocol = protocol
+
+    def write(self, case: Case) -> Sample:
+        grammar = self._protocol.grammar(case.spec, "lark").text
+        reply = self._ask({"prompt": case.prompt, "grammar": grammar, "max_tokens": MAX_TOKENS})
+        if "error" in reply:
+            raise LocalReactError(reply["error"])
+        sampled, forced = reply["sampled"], reply["forced"]
+        return Sample(reply["seconds"], sampled, forced, whole=sampled + forced < MAX_TOKENS)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.communicate()  # its input ends, and so does it
+
+    def _ask(self, body: dict[str, Any]) -> Any:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it may have said why
+            print(json.dumps(body), file=self._process.stdin, flush=True)
+        reply = self._process.stdout.readline()
+        return json.loads(reply) if reply else {"error": "the process with guidance ended without a reply"}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from localreact.errors import MissingPartError
+from localreact.errors import MissingPartError, UsageError
 
 
 def table(report: Mapping[str, Any]) -> Table:
@@ -73,10 +74,12 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Table:
 
 
 def plot(reports: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Bars of tokens a second, with each arm's ratio to free; PNG or SVG by the name's ending.
+    """Side by side: of `speed` bars of tokens a second, of `scale` a line for every column. PNG or SVG by the
+    name's ending.
 
     Raises:
         MissingPartError: matplotlib isn't there.
+        UsageError: matplotlib draws no such files.
     """
     try:
         import matplotlib
@@ -87,19 +90,46 @@ def plot(reports: Sequence[Mapping[str, Any]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    panels = [panel for each in reports for panel in _panels(each)]
     figure, axes = pyplot.subplots(
-        1, len(reports), figsize=(6 * len(reports), 4.5), squeeze=False, layout="constrained"
+        1, len(panels), figsize=(6 * len(panels), 4.5), squeeze=False, layout="constrained"
     )
-    for each, axis in zip(reports, axes[0], strict=True):
-        rows = list(reversed(each["rows"]))
-        colours = ["#2a6f97" if row["arm"].startswith("localreact") else "#a9a9a9" for row in rows]
-        bars = axis.barh([row["arm"] for row in rows], [row["tokens_per_s"] for row in rows], color=colours)
-        axis.bar_label(bars, [f"{row['tokens_per_s']:.0f}" for row in rows], padding=3)
-        axis.set_title(f"{each['model']}, {each['kind']} turns")
-        axis.set_xlabel("tokens per second")
+    for draw, axis in zip(panels, axes[0], strict=True):
+        draw(axis)
         axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path)
-    pyplot.close(figure)
+    metadata = {"Date": None} if path.suffix == ".svg" else {}  # the same plot from the same figures
+    try:
+        with matplotlib.rc_context({"svg.hashsalt": "localreact", "svg.fonttype": "none"}):
+            figure.savefig(path, metadata=metadata)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    finally:
+        pyplot.close(figure)
+
+
+def _panels(report: Mapping[str, Any]) -> list[Callable[[Any], None]]:
+    if report["benchmark"] == "speed":
+        return [partial(_bars, report)]
+    return [partial(_line, report, name) for name in list(report["points"][0])[1:]]
+
+
+def _bars(report: Mapping[str, Any], axis: Any) -> None:
+    rows = list(reversed(report["rows"]))
+    colours = ["#2a6f97" if row["arm"].startswith("localreact") else "#a9a9a9" for row in rows]
+    bars = axis.barh([row["arm"] for row in rows], [row["tokens_per_s"] for row in rows], color=colours)
+    axis.bar_label(bars, [f"{row['tokens_per_s']:.0f}" for row in rows], padding=3)
+    axis.set_title(f"{report['model']}, {report['kind']} turns")
+    axis.set_xlabel("tokens per second")
+
+
+def _line(report: Mapping[str, Any], name: str, axis: Any) -> None:
+    points = report["points"]
+    size = next(iter(points[0]))
+    axis.plot([each[size] for each in points], [each[name] for each in points], "o-", color="#2a6f97")
+    axis.set_ylim(bottom=0)
+    axis.set_title(report["model"])
+    axis.set_xlabel(size.replace("_", " "))
+    axis.set_ylabel(name.replace("_", " "))
 
 
 def _ratio(value: Mapping[str, float] | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -87,10 +87,12 @@ def speed(
     engines: Sequence[str],
     n_threads: int | None = None,
     llama_server: str | None = None,
+    guidance: str | None = None,
     create_completion: bool = True,
     progress: Progress = lambda done: None,
 ) -> Report:
     """Measure one model on one kind of turn. `create_completion` under a grammar takes most of the time.
+    `guidance` is the interpreter of an environment that has it.
 
     Raises:
         LocalReactError: the model can't be had, or the main arm fails.
@@ -98,12 +100,19 @@ def speed(
     others = contended()
     path = model_path(model)
     threads = n_threads or default_threads()
-    endpoint = LlamaEndpoint(path, n_threads=threads)
-    try:
+    with ExitStack() as open_things:
+        endpoint = open_things.enter_context(closing(LlamaEndpoint(path, n_threads=threads)))
         protocol, workload = cases(endpoint, kind, questions)
         context = Context(endpoint.model, n_ctx=endpoint.n_ctx, n_threads=threads)
         desk = Desk(context, protocol)
-        bench, left_out = _arms(endpoint, desk, path, threads, engines, llama_server, create_completion)
+        bench, left_out = _arms(desk, path, threads, engines, create_completion)
+        if llama_server:
+            bench.append(kinds_of_arms.LlamaServer("llama-server, free", llama_server, protocol, False))
+            bench.append(kinds_of_arms.LlamaServer("llama-server, grammar", llama_server, protocol, True))
+        if guidance:
+            other = kinds_of_arms.Guidance(guidance, path, context.n_ctx, threads, protocol)
+            open_things.callback(other.close)
+            bench.append(other)
         times: dict[str, dict[str, list[Sample]]] = {arm.name: {} for arm in bench}
         read_s = read_tokens = 0.0
         for number, case in enumerate(workload):
@@ -131,12 +140,10 @@ def speed(
             tg=tg,
             roofline_tg=bandwidth(threads) / weights,
             peak_memory=peak_memory(),
-            contended=others,
+            contended=others or contended(),
             rows=tuple(_rows(times, left_out)),
             left_out=left_out,
         )
-    finally:
-        endpoint.close()
 
 
 @contextmanager
@@ -151,13 +158,7 @@ def _blamed(arm: Arm, left_out: dict[str, str]) -> Iterator[None]:
 
 
 def _arms(
-    endpoint: LlamaEndpoint,
-    desk: Desk,
-    path: Path,
-    threads: int,
-    engines: Sequence[str],
-    llama_server: str | None,
-    create_completion: bool,
+    desk: Desk, path: Path, threads: int, engines: Sequence[str], create_completion: bool
 ) -> tuple[list[Arm], dict[str, str]]:
     protocol, left_out = desk.protocol, dict[str, str]()
     vocab = desk.context.model.vocab
@@ -182,9 +183,6 @@ def _arms(
     if "outlines" in engines:
         # A model of its own, since it forgets what it has read after every turn.
         found.append(kinds_of_arms.OutlinesAsShipped(_llama(path, desk.context.n_ctx, threads), protocol))
-    if llama_server:
-        found.append(kinds_of_arms.LlamaServer("llama-server, free", llama_server, protocol, False))
-        found.append(kinds_of_arms.LlamaServer("llama-server, grammar", llama_server, protocol, True))
     return found, left_out
 
 
@@ -248,7 +246,11 @@ def _typical(samples: Mapping[str, list[Sample]]) -> dict[str, Sample]:
 
 
 def load_report(path: Path) -> dict[str, Any]:
-    document = json.loads(path.read_text("utf-8"))
-    if not isinstance(document, dict) or document.get("benchmark") != "speed":
-        raise LocalReactError(f"{path} is no result of `localreact bench speed`")
+    """What `--save` kept of `bench speed` or `bench scale`."""
+    try:
+        document = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise LocalReactError(f"{path} can't be read: {error}") from None
+    if not isinstance(document, dict) or document.get("benchmark") not in ("speed", "scale"):
+        raise LocalReactError(f"{path} is no result of `localreact bench`")
     return document

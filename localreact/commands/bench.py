@@ -25,6 +25,7 @@ bench = typer.Typer(help="Measure how fast turns are decoded.", no_args_is_help=
 ModelOption = Annotated[str, typer.Option("-m", "--model", help="A model's name, or a GGUF file.")]
 ThreadsOption = Annotated[int | None, typer.Option("-t", "--threads", help="Default: the physical cores.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+PlotOption = Annotated[Path | None, typer.Option(help="Draw it: a .png or .svg file (extra `bench`).")]
 SaveOption = Annotated[Path | None, typer.Option(help="Write the result as JSON here.")]
 
 
@@ -40,13 +41,16 @@ def speed(
     llama_server: Annotated[
         str | None, typer.Option(help="Address of a llama-server that serves the same file.")
     ] = None,
+    guidance: Annotated[
+        str | None, typer.Option(metavar="PYTHON", help="Interpreter of an environment that has guidance.")
+    ] = None,
     own: Annotated[
         bool, typer.Option("--own", help="Without create_completion, which takes most of the time.")
     ] = False,
     threads: ThreadsOption = None,
     as_document: JsonOption = False,
     save: SaveOption = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw it: a .png or .svg file (extra `bench`).")] = None,
+    plot: PlotOption = None,
 ) -> None:
     """Decode the same turns in several ways, interleaved in one process."""
     chosen = next((each for each in KINDS if each == kind), None)
@@ -64,6 +68,7 @@ def speed(
             engine or [],
             threads,
             llama_server,
+            guidance,
             not own,
             lambda done: bar.update(task, completed=done),
         )
@@ -87,6 +92,7 @@ def scale(
     threads: ThreadsOption = None,
     as_document: JsonOption = False,
     save: SaveOption = None,
+    plot: PlotOption = None,
 ) -> None:
     """Let one thing grow, and see what a turn costs."""
     if axis not in AXES:
@@ -94,6 +100,8 @@ def scale(
     document = scale_up(model, axis, threads)
     if save is not None:
         save.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", "utf-8")
+    if plot is not None:
+        reports.plot([document], plot)
     if as_document:
         print_json(document)
         return
@@ -107,6 +115,17 @@ def compare(
 ) -> None:
     """Two results, arm by arm."""
     old, new = load_report(before), load_report(after)
+    if old["benchmark"] != "speed" or new["benchmark"] != "speed":
+        raise UsageError("only results of `bench speed` are compared")
     Console().print(reports.compare(old, new))
     if (old["model"], old["kind"]) != (new["model"], new["kind"]):
         print("these are different models or kinds of turns", file=sys.stderr)
+
+
+@bench.command("plot")
+def draw(
+    results: Annotated[list[Path], typer.Argument(help="Results that `--save` kept.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="A .png or .svg file.")],
+) -> None:
+    """Draw saved results side by side (extra `bench`)."""
+    reports.plot([load_report(each) for each in results], out)

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +17,8 @@ from localreact.bench.statistics import ratio
 from localreact.bench.workload import cases
 from localreact.cli import app
 from localreact.endpoints.llama import LlamaEndpoint
-from localreact.errors import LocalReactError
+from localreact.endpoints.resolve import DEFAULT_MODEL, model_path
+from localreact.errors import LocalReactError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +89,45 @@ def test_a_report_is_shown_compared_plotted_and_read_back(report: dict[str, obje
     for name in ("p.png", "p.svg"):
         plot([again], tmp_path / name)
         assert (tmp_path / name).stat().st_size > 1000
+
+
+def test_saved_results_of_both_kinds_are_drawn_side_by_side(
+    report: dict[str, object], tiny_gguf: Path, tmp_path: Path
+) -> None:
+    paths = [tmp_path / "speed.json", tmp_path / "scale.json"]
+    for path, document in zip(paths, (report, scale_up(str(tiny_gguf), "depth")), strict=True):
+        path.write_text(json.dumps(document), "utf-8")
+    out = tmp_path / "both.svg"
+    done = CliRunner().invoke(app, ["bench", "plot", *map(str, paths), "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    drawn = out.read_text("utf-8")
+    assert OURS in drawn
+    assert "depth" in drawn
+    with pytest.raises(UsageError, match="txt"):
+        plot([report], tmp_path / "p.txt")
+
+
+def test_an_interpreter_without_guidance_is_left_out_with_what_it_said(tiny_gguf: Path) -> None:
+    found = _beside_guidance(tiny_gguf, sys.executable)
+    assert "No module named 'guidance'" in found["left_out"]["guidance"]
+    assert "No such file" in _beside_guidance(tiny_gguf, "/no/python")["left_out"]["guidance"]
+
+
+@pytest.mark.skipif(
+    "LOCALREACT_GUIDANCE" not in os.environ, reason="LOCALREACT_GUIDANCE names no interpreter"
+)
+def test_guidance_writes_whole_turns() -> None:
+    found = _beside_guidance(model_path(DEFAULT_MODEL), os.environ["LOCALREACT_GUIDANCE"])
+    assert not found["left_out"]
+    other = next(row for row in found["rows"] if row["arm"] == "guidance")
+    assert other["whole"] == other["cases"]
+    assert other["sampled"] > 0 < other["forced"]
+
+
+def _beside_guidance(model: Path, python: str) -> dict[str, Any]:
+    return speed(
+        str(model), "short", questions=1, rounds=1, engines=[], guidance=python, create_completion=False
+    ).as_json()
 
 
 def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
