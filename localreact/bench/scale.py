@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
+from llguidance import LLTokenizer, TokenizerWrapper
 from rich.table import Table
 
 from localreact.agent import Agent
@@ -21,12 +22,17 @@ from localreact.decoding.threads import contended, default_threads
 from localreact.endpoints.base import whole
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.resolve import open_endpoint
+from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.errors import UsageError
 from localreact.protocols import protocol
 from localreact.tools.builtin import load_tools
-from localreact.types import Completion, Limits, Prompt, Sampling, Segment, ToolSpec, TurnSpec
+from localreact.types import Completion, Finish, Limits, Prompt, Sampling, Segment, ToolSpec, TurnSpec
 
 REPEATS = 5
+TURN = 300
+"""Tokens at most."""
+RUNS = 16
+"""Of an agent, for every number of them at a time: two waves of the most."""
 
 
 def scale_up(model: str, axis: str, n_threads: int | None = None) -> dict[str, Any]:
@@ -110,7 +116,7 @@ def _parallel(endpoint: LlamaEndpoint) -> list[dict[str, Any]]:
         for at_once in (1, 2, 4, 8):
             started = time.perf_counter()
             with ThreadPoolExecutor(at_once) as pool:
-                runs = list(pool.map(agent.run, QUESTIONS))
+                runs = list(pool.map(agent.run, QUESTIONS[:RUNS]))
             seconds = time.perf_counter() - started
             tokens = sum(run.usage.generated for run in runs)
             points.append(
@@ -123,6 +129,87 @@ def _parallel(endpoint: LlamaEndpoint) -> list[dict[str, Any]]:
     for point in points:
         point["times_one"] = point["runs_per_s"] / points[0]["runs_per_s"]
     return points
+
+
+def _steps(endpoint: LlamaEndpoint) -> list[dict[str, Any]]:
+    """A run that goes on and on: what a step evaluates is what is new since the last one."""
+    spec = TurnSpec(answer=True, thought_max=80, answer_max=80)
+    said = [Segment("The keeper wrote down wind, waves and ships. " * 20)]
+    points = []
+    for step in range(1, 33):
+        if len(endpoint.encode(Prompt(tuple(said)))) > endpoint.n_ctx - TURN:
+            break
+        done = _write(endpoint, Prompt(tuple(said)), spec)
+        said += [Segment(done.text, tokens=done.tokens), Segment(f"\nThat was step {step}. What next?\n")]
+        if step in (1, 2, 4, 8, 16, 32):
+            usage = done.usage
+            points.append(
+                {
+                    "steps": step,
+                    "prompt_tokens": usage.prompt,
+                    "evaluated_tokens": usage.prompt - usage.reused,
+                    "prompt_ms": 1000 * done.timings.prompt_s,
+                    "generate_ms_per_token": 1000 * done.timings.generate_s / usage.generated,
+                }
+            )
+    return points
+
+
+def _vocabulary(endpoint: LlamaEndpoint) -> list[dict[str, Any]]:
+    """One turn under the first so many tokens of the model's vocabulary, a mask at every token of it; the
+    model itself isn't asked."""
+    text = protocol("json").write(Finish("The result says how high it is.", answer="It is 120 metres high."))
+    grammar = protocol("json").grammar(TurnSpec(answer=True), "lark")
+    pieces = sorted({piece for piece in endpoint.model.vocab.pieces if piece}, key=len)
+    points = []
+    for n in (1_000, 4_000, 16_000, 64_000, 256_000):
+        tokens = _Pieces(pieces[: min(n, len(pieces))])
+        engine = LLGuidanceEngine(LLTokenizer(TokenizerWrapper(tokens)))
+        engine.start(grammar).mask()
+        ids = tokens(text.encode())
+        masks, checks = [], []
+        for _ in range(REPEATS):
+            matcher = engine.start(grammar)
+            for token in ids:
+                started = time.perf_counter()
+                matcher.allows(token)
+                checked = time.perf_counter()
+                matcher.mask()
+                masks.append(time.perf_counter() - checked)
+                checks.append(checked - started)
+                matcher.accept([token])
+        points.append(
+            {
+                "vocabulary": len(tokens.tokens),
+                "mask_ms": 1000 * mean(masks),
+                "allows_ms": 1000 * mean(checks),
+            }
+        )
+        if n >= len(pieces):
+            break
+    return points
+
+
+class _Pieces:
+    """A tokenizer of these pieces and all bytes, which takes the longest that fits."""
+
+    bos_token_id = None
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        single = {bytes([n]) for n in range(256)}
+        self.tokens = [b"<end>", *sorted(single.union(pieces))]
+        self.eos_token_id = 0
+        self.special_token_ids = [0]
+        self._ids = {piece: n for n, piece in enumerate(self.tokens)}
+        self._longest = max(map(len, self.tokens))
+
+    def __call__(self, text: bytes) -> list[int]:
+        ids, at = [], 0
+        while at < len(text):
+            piece = next(p for n in range(self._longest, 0, -1) if (p := text[at : at + n]) in self._ids)
+            ids.append(self._ids[piece])
+            at += len(piece)
+        return ids
 
 
 def _prefix(endpoint: LlamaEndpoint) -> list[dict[str, Any]]:
@@ -163,7 +250,9 @@ AXES: dict[str, Callable[[LlamaEndpoint], list[dict[str, Any]]]] = {
     "tools": _tools,
     "depth": _depth,
     "observation": _observation,
+    "steps": _steps,
     "parallel": _parallel,
+    "vocabulary": _vocabulary,
     "prefix": _prefix,
 }
 
@@ -185,4 +274,4 @@ def _cost(endpoint: LlamaEndpoint, spec: TurnSpec, context: str = "") -> dict[st
 
 def _write(endpoint: LlamaEndpoint, prompt: Prompt, spec: TurnSpec) -> Completion:
     grammar = protocol("json").grammar(spec, endpoint.languages[0])
-    return whole(endpoint.complete(prompt, grammar, Limits(300), Sampling()))
+    return whole(endpoint.complete(prompt, grammar, Limits(TURN), Sampling()))

@@ -147,12 +147,24 @@ def test_a_workload_is_the_turns_of_real_runs(tiny: LlamaEndpoint) -> None:
     assert "story" in long[0].prompt
 
 
-@pytest.mark.parametrize("axis", ["tools", "depth", "prefix"])
+@pytest.mark.parametrize("axis", ["tools", "depth", "steps", "prefix"])
 def test_one_thing_grows(tiny_gguf: Path, axis: str) -> None:
     points = scale_up(str(tiny_gguf), axis)["points"]
     assert len(points) >= 4
     sizes = [next(iter(point.values())) for point in points]
     assert sizes == sorted(sizes)
+
+
+def test_a_long_run_evaluates_only_what_is_new(tiny_gguf: Path) -> None:
+    points = scale_up(str(tiny_gguf), "steps")["points"]
+    assert points[-1]["prompt_tokens"] > 2 * points[0]["prompt_tokens"]
+    assert len({point["evaluated_tokens"] for point in points[1:]}) <= 2  # one digit or two in its number
+
+
+def test_masks_over_ever_larger_parts_of_a_vocabulary(tiny_gguf: Path) -> None:
+    points = scale_up(str(tiny_gguf), "vocabulary")["points"]
+    assert points[0]["vocabulary"] > 256
+    assert all(point["mask_ms"] > 0 < point["allows_ms"] for point in points)
 
 
 def test_a_ratio_of_totals_lies_in_its_interval() -> None:
