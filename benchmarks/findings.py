@@ -32,7 +32,7 @@ BEGIN, END = "<!-- made by findings.py -->\n", "<!-- end of what findings.py mad
 HELD = "json/llguidance,text/llguidance,text/llguidance+nogate,bracket/llguidance,call/llguidance,json/gbnf"
 RUNS: Mapping[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "react30": ("react30", (("--rounds", "2", "--deterministic"), ("--arms", "buys", "--deterministic"))),
-    "protocol18": ("protocol18", ((),)),
+    "protocol18": ("protocol18", ((), ("--arms", "text/llguidance"))),
     "multihop": ("multihop", (("--arms", "buys"), ("--arms", "cite"))),
     "loops": ("loops", (("--arms", "buys"),)),
     "forgery": ("forgery", (("--rounds", "3", "--temp", "0.8", "-j", "4"),)),

@@ -1,15 +1,11 @@
-"""Ways to decode the same turn: ours with one part changed at a time, and what people use otherwise."""
+"""Ways to decode the same turn: ours, with one part changed at a time."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from localreact.bench.workload import Case
 from localreact.decoding.context import Context, Part
@@ -195,131 +191,3 @@ class Stepped:
             token, at = following, at + 1
         seconds = time.perf_counter() - started
         return Sample(seconds, len(self._of.reference), model_s=model_s)
-
-
-class CreateCompletion:
-    """`Llama.create_completion` of llama-cpp-python, free or under our GBNF grammar."""
-
-    once = False
-
-    def __init__(self, name: str, llm: Any, protocol: TurnProtocol, constrained: bool) -> None:
-        self.name = name
-        self._llm, self._protocol, self._constrained = llm, protocol, constrained
-
-    def write(self, case: Case) -> Sample:
-        from llama_cpp import LlamaGrammar
-
-        grammar = None
-        if self._constrained:
-            text = self._protocol.grammar(case.spec, "gbnf").text
-            grammar = LlamaGrammar.from_string(text, verbose=False)
-        if list(self._llm._input_ids[: len(case.ids) - 1]) != list(case.ids[:-1]):
-            self._llm.create_completion(list(case.ids), max_tokens=1, temperature=0.0)  # read the prompt
-        started = time.perf_counter()
-        reply = self._llm.create_completion(
-            list(case.ids),
-            max_tokens=MAX_TOKENS if self._constrained else FREE_TOKENS,
-            temperature=0.0,
-            repeat_penalty=1.0,
-            grammar=grammar,
-        )
-        seconds = time.perf_counter() - started
-        whole = reply["choices"][0]["finish_reason"] == "stop"
-        return Sample(seconds, int(reply["usage"]["completion_tokens"]), whole=whole)
-
-
-class OutlinesAsShipped:
-    """`outlines.Generator` over llama-cpp-python: a logits processor that masks every token. The grammar is
-    our Lark (outlines hands it to llguidance). It reads the prompt anew each time, which counts."""
-
-    name = "outlines as shipped"
-    once = True
-
-    def __init__(self, llm: Any, protocol: TurnProtocol) -> None:
-        import outlines
-
-        self._outlines = outlines
-        self._model = outlines.from_llamacpp(llm)
-        self._llm, self._protocol = llm, protocol
-        self._generators: dict[str, Any] = {}
-
-    def write(self, case: Case) -> Sample:
-        text = self._protocol.grammar(case.spec, "lark").text
-        if text not in self._generators:
-            self._generators[text] = self._outlines.Generator(self._model, self._outlines.types.CFG(text))
-        started = time.perf_counter()
-        reply = self._generators[text](case.prompt, max_tokens=MAX_TOKENS, temperature=0.0)
-        seconds = time.perf_counter() - started
-        written = self._llm.tokenize(str(reply).encode(), add_bos=False, special=False)
-        return Sample(seconds, len(written))
-
-
-class LlamaServer:
-    """llama-server's `/completion` under our GBNF grammar, or free; its own timings, prompt cached."""
-
-    once = False
-
-    def __init__(self, name: str, url: str, protocol: TurnProtocol, constrained: bool) -> None:
-        import httpx2 as httpx
-
-        self.name = name
-        self._client = httpx.Client(base_url=url, timeout=120)
-        self._protocol, self._constrained = protocol, constrained
-
-    def write(self, case: Case) -> Sample:
-        body: dict[str, Any] = {
-            "prompt": list(case.ids),
-            "temperature": 0,
-            "cache_prompt": True,
-            "n_predict": MAX_TOKENS if self._constrained else FREE_TOKENS,
-        }
-        if self._constrained:
-            body["grammar"] = self._protocol.grammar(case.spec, "gbnf").text
-        reply = self._client.post("/completion", json=body).raise_for_status().json()
-        if reply["timings"]["prompt_n"] > 8:  # it had to read the prompt: ask again
-            reply = self._client.post("/completion", json=body).raise_for_status().json()
-        timings = reply["timings"]
-        seconds = (timings["prompt_ms"] + timings["predicted_ms"]) / 1000
-        return Sample(seconds, int(timings["predicted_n"]), whole=reply.get("stop_type") != "limit")
-
-
-class Guidance:
-    """guidance's own loop over llama-cpp-python under our Lark grammar, with the prompt in memory. It wants
-    other versions of packages that we use, so it runs in a process of its own, by the interpreter given."""
-
-    name = "guidance"
-    once = False
-
-    def __init__(self, python: str, path: Path, n_ctx: int, threads: int, protocol: TurnProtocol) -> None:
-        worker = Path(__file__).with_name("guidance_worker.py")
-        self._command = [python, str(worker), str(path), str(n_ctx), str(threads)]
-        self._process: subprocess.Popen[str] | None = None
-        self._protocol = protocol
-
-    def write(self, case: Case) -> Sample:
-        grammar = self._protocol.grammar(case.spec, "lark").text
-        reply = self._ask({"prompt": case.prompt, "grammar": grammar, "max_tokens": MAX_TOKENS})
-        if "error" in reply:
-            raise LocalReactError(reply["error"])
-        sampled, forced = reply["sampled"], reply["forced"]
-        return Sample(reply["seconds"], sampled, forced, whole=sampled + forced < MAX_TOKENS)
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.communicate()  # its input ends, and so does it
-
-    def _ask(self, body: dict[str, Any]) -> Any:
-        if self._process is None:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it may have said why
-            print(json.dumps(body), file=self._process.stdin, flush=True)
-        reply = self._process.stdout.readline()
-        return json.loads(reply) if reply else {"error": "the process with guidance ended without a reply"}

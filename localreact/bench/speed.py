@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from localreact.bench import arms as kinds_of_arms
+from localreact.bench import others
 from localreact.bench.arms import Arm, Desk, Ours, Sample, Stepped
 from localreact.bench.machine import bandwidth, machine, peak_memory
 from localreact.bench.statistics import Ratio, ratio
@@ -97,7 +97,7 @@ def speed(
     Raises:
         LocalReactError: the model can't be had, or the main arm fails.
     """
-    others = contended()
+    busy = contended()
     path = model_path(model)
     threads = n_threads or default_threads()
     with ExitStack() as open_things:
@@ -107,12 +107,14 @@ def speed(
         desk = Desk(context, protocol)
         bench, left_out = _arms(desk, path, threads, engines, create_completion)
         if llama_server:
-            bench.append(kinds_of_arms.LlamaServer("llama-server, free", llama_server, protocol, False))
-            bench.append(kinds_of_arms.LlamaServer("llama-server, grammar", llama_server, protocol, True))
+            server = others.LlamaServerProcess(llama_server, path, context.n_ctx, threads)
+            open_things.callback(server.close)
+            bench.append(others.LlamaServer("llama-server, free", server, protocol, False))
+            bench.append(others.LlamaServer("llama-server, grammar", server, protocol, True))
         if guidance:
-            other = kinds_of_arms.Guidance(guidance, path, context.n_ctx, threads, protocol)
-            open_things.callback(other.close)
-            bench.append(other)
+            process = others.Guidance(guidance, path, context.n_ctx, threads, protocol)
+            open_things.callback(process.close)
+            bench.append(process)
         times: dict[str, dict[str, list[Sample]]] = {arm.name: {} for arm in bench}
         read_s = read_tokens = 0.0
         for number, case in enumerate(workload):
@@ -140,7 +142,7 @@ def speed(
             tg=tg,
             roofline_tg=bandwidth(threads) / weights,
             peak_memory=peak_memory(),
-            contended=others or contended(),
+            contended=busy or contended(),
             rows=tuple(_rows(times, left_out)),
             left_out=left_out,
         )
@@ -178,11 +180,11 @@ def _arms(
             left_out[f"localreact, {name}"] = str(error)
     if create_completion:
         llm = _llama(path, desk.context.n_ctx, threads)
-        found.append(kinds_of_arms.CreateCompletion("create_completion, free", llm, protocol, False))
-        found.append(kinds_of_arms.CreateCompletion("create_completion, grammar", llm, protocol, True))
+        found.append(others.CreateCompletion("create_completion, free", llm, protocol, False))
+        found.append(others.CreateCompletion("create_completion, grammar", llm, protocol, True))
     if "outlines" in engines:
         # A model of its own, since it forgets what it has read after every turn.
-        found.append(kinds_of_arms.OutlinesAsShipped(_llama(path, desk.context.n_ctx, threads), protocol))
+        found.append(others.OutlinesAsShipped(_llama(path, desk.context.n_ctx, threads), protocol))
     return found, left_out
 
 

@@ -39,7 +39,10 @@ def speed(
         list[str] | None, typer.Option(help="Other engines to measure: gbnf, outlines. May be repeated.")
     ] = None,
     llama_server: Annotated[
-        str | None, typer.Option(help="Address of a llama-server that serves the same file.")
+        str | None,
+        typer.Option(
+            metavar="PATH|URL", help="A llama-server to start, or the address of one with this file."
+        ),
     ] = None,
     guidance: Annotated[
         str | None, typer.Option(metavar="PYTHON", help="Interpreter of an environment that has guidance.")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from localreact.cli import app
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.resolve import DEFAULT_MODEL, model_path
 from localreact.errors import LocalReactError, UsageError
+from tests.endpoints.test_real_servers import BINARY
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +124,25 @@ def test_guidance_writes_whole_turns() -> None:
     other = next(row for row in found["rows"] if row["arm"] == "guidance")
     assert other["whole"] == other["cases"]
     assert other["sampled"] > 0 < other["forced"]
+
+
+def test_a_llama_server_that_cant_be_started_is_left_out(tiny_gguf: Path) -> None:
+    def said(path: str) -> str:
+        found = speed(str(tiny_gguf), "short", 1, 1, [], llama_server=path, create_completion=False)
+        return found.left_out["llama-server, grammar"]
+
+    assert "No such file" in said("/no/server")
+    assert "ended at once, with exit code 1" in said(shutil.which("false") or "")
+
+
+@pytest.mark.llama_server
+@pytest.mark.skipif(not BINARY, reason="no llama-server here (LOCALREACT_LLAMA_SERVER)")
+def test_a_llama_server_is_started_and_stopped() -> None:
+    found = speed(DEFAULT_MODEL, "short", 1, 1, [], llama_server=BINARY, create_completion=False)
+    assert not found.left_out
+    ours, theirs = ({r.arm: r for r in found.rows}[arm] for arm in (OURS, "llama-server, grammar"))
+    assert theirs.whole == theirs.cases
+    assert abs(theirs.sampled - ours.sampled - ours.forced) < 5
 
 
 def _beside_guidance(model: Path, python: str) -> dict[str, Any]:
