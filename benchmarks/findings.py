@@ -1,12 +1,12 @@
 """The findings: runs the suites, keeps their figures, and makes the tables and plots of README.md from them.
 
-    python benchmarks/findings.py run NAME -m MODEL [--as MODEL_NAME] [-j N]     one suite on one model
-    python benchmarks/findings.py page                                           tables and plots anew
+    python benchmarks/findings.py run NAME -m MODEL [--as MODEL_NAME] [OPTION…]     one suite on one model
+    python benchmarks/findings.py page                                              tables and plots anew
 
 NAME is one of RUNS below. An evaluation lies in `runs/NAME-MODEL` (traces and report; git ignores it) and
 goes on where it was stopped; its figures are kept in `results/eval/`. `-m` takes what `localreact eval`
-takes; a file is called by its name, or as `--as` says. `-j` is how many tasks run at a time, where RUNS
-doesn't say. Measure on a quiet machine: the counts don't depend on it, the seconds do.
+takes; a file is called by its name, or as `--as` says. Other options go to `localreact eval`, after those of
+RUNS (`-j 4`). Measure on a quiet machine: the counts don't depend on it, the seconds do.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RUNS: Mapping[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "multihop": ("multihop", (("--arms", "buys"), ("--arms", "cite"))),
     "loops": ("loops", (("--arms", "buys"),)),
     "forgery": ("forgery", (("--rounds", "3", "--temp", "0.8", "-j", "4"),)),
-    "held": ("forgery", (("--arms", HELD, "--rounds", "3", "--temp", "1", "-j", "4"),)),
+    "held": ("forgery", (("--arms", HELD, "--rounds", "4", "--temp", "1", "-j", "4"),)),
     "native": ("native", ((),)),
     "framework": ("framework", ((),)),
 }
@@ -56,25 +56,12 @@ Table = tuple[list[str], list[list[str]]]
 # --- running and keeping
 
 
-def run(name: str, model: str, called: str, jobs: int) -> None:
+def run(name: str, model: str, called: str, more: Sequence[str]) -> None:
     suite, options = RUNS[name]
     folder = FOLDER / f"{name}-{called}"
-    fixed = [
-        sys.executable,
-        "-m",
-        "localreact",
-        "eval",
-        suite,
-        "-m",
-        model,
-        "-o",
-        str(folder),
-        "-j",
-        str(jobs),
-    ]
     for each in options:
-        command = [*fixed, *each]
-        if subprocess.run(command).returncode:
+        command = [sys.executable, "-m", "localreact", "eval", suite, "-m", model, "-o", str(folder)]
+        if subprocess.run([*command, *each, *more]).returncode:
             raise SystemExit(f"not everything was measured; the same command goes on (folder {folder})")
     print(keep(folder, name, model, called))
 
@@ -330,11 +317,12 @@ def main() -> None:
     running.add_argument("name", choices=RUNS)
     running.add_argument("-m", "--model", default="smollm2")
     running.add_argument("--as", dest="called", default="")
-    running.add_argument("-j", "--jobs", type=int, default=1)
     commands.add_parser("page")
-    given = parser.parse_args()
+    given, more = parser.parse_known_args()
+    if more and given.command == "page":
+        parser.error(f"page takes no {more[0]}")
     if given.command == "run":
-        run(given.name, given.model, given.called or Path(given.model).stem, given.jobs)
+        run(given.name, given.model, given.called or Path(given.model).stem, more)
     write_page()
 
 
