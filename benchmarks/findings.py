@@ -36,7 +36,7 @@ RUNS: Mapping[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "multihop": ("multihop", (("--arms", "buys"), ("--arms", "cite"))),
     "loops": ("loops", (("--arms", "buys"),)),
     "forgery": ("forgery", (("--rounds", "3", "--temp", "0.8", "-j", "4"),)),
-    "held": ("forgery", (("--arms", HELD, "--rounds", "4", "--temp", "1", "-j", "4"),)),
+    "held": ("forgery", (("--arms", HELD, "--rounds", "2", "--temp", "1", "-j", "4"),)),
     "native": ("native", ((),)),
     "framework": ("framework", ((),)),
 }
