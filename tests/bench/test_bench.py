@@ -4,13 +4,14 @@ import json
 import os
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from localreact.bench.others import LlamaServerProcess
 from localreact.bench.report import compare, notes, plot, table
 from localreact.bench.scale import scale_up
 from localreact.bench.speed import FREE, OURS, STEPPED, load_report, speed
@@ -18,7 +19,7 @@ from localreact.bench.statistics import ratio
 from localreact.bench.workload import cases
 from localreact.cli import app
 from localreact.endpoints.llama import LlamaEndpoint
-from localreact.endpoints.resolve import DEFAULT_MODEL, model_path
+from localreact.endpoints.resolve import DEFAULT_MODEL
 from localreact.errors import LocalReactError, UsageError
 from tests.endpoints.test_real_servers import BINARY
 
@@ -109,30 +110,37 @@ def test_saved_results_of_both_kinds_are_drawn_side_by_side(
         plot([report], tmp_path / "p.txt")
 
 
-def test_an_interpreter_without_guidance_is_left_out_with_what_it_said(tiny_gguf: Path) -> None:
-    found = _beside_guidance(tiny_gguf, sys.executable)
-    assert "No module named 'guidance'" in found["left_out"]["guidance"]
-    assert "No such file" in _beside_guidance(tiny_gguf, "/no/python")["left_out"]["guidance"]
+def test_what_cant_be_started_is_left_out_with_what_it_said(tiny_gguf: Path) -> None:
+    left_out = speed(
+        str(tiny_gguf),
+        "short",
+        questions=1,
+        rounds=1,
+        engines=[],
+        llama_server="/no/server",
+        guidance=sys.executable,
+        create_completion=False,
+    ).left_out
+    assert "No such file" in left_out["llama-server, grammar"]
+    assert "No module named 'guidance'" in left_out["guidance"]
+
+
+def test_a_llama_server_that_ends_at_once_is_told_apart_from_a_slow_one(tiny_gguf: Path) -> None:
+    server = LlamaServerProcess(shutil.which("false") or "", tiny_gguf, 512, 1)
+    with closing(server), pytest.raises(LocalReactError, match="ended at once, with exit code 1"):
+        server.complete({})
 
 
 @pytest.mark.skipif(
     "LOCALREACT_GUIDANCE" not in os.environ, reason="LOCALREACT_GUIDANCE names no interpreter"
 )
 def test_guidance_writes_whole_turns() -> None:
-    found = _beside_guidance(model_path(DEFAULT_MODEL), os.environ["LOCALREACT_GUIDANCE"])
-    assert not found["left_out"]
-    other = next(row for row in found["rows"] if row["arm"] == "guidance")
-    assert other["whole"] == other["cases"]
-    assert other["sampled"] > 0 < other["forced"]
-
-
-def test_a_llama_server_that_cant_be_started_is_left_out(tiny_gguf: Path) -> None:
-    def said(path: str) -> str:
-        found = speed(str(tiny_gguf), "short", 1, 1, [], llama_server=path, create_completion=False)
-        return found.left_out["llama-server, grammar"]
-
-    assert "No such file" in said("/no/server")
-    assert "ended at once, with exit code 1" in said(shutil.which("false") or "")
+    python = os.environ["LOCALREACT_GUIDANCE"]
+    found = speed(DEFAULT_MODEL, "short", 1, 1, [], guidance=python, create_completion=False)
+    assert not found.left_out
+    theirs = next(row for row in found.rows if row.arm == "guidance")
+    assert theirs.whole == theirs.cases
+    assert theirs.sampled > 0 < theirs.forced
 
 
 @pytest.mark.llama_server
@@ -143,12 +151,6 @@ def test_a_llama_server_is_started_and_stopped() -> None:
     ours, theirs = ({r.arm: r for r in found.rows}[arm] for arm in (OURS, "llama-server, grammar"))
     assert theirs.whole == theirs.cases
     assert abs(theirs.sampled - ours.sampled - ours.forced) < 5
-
-
-def _beside_guidance(model: Path, python: str) -> dict[str, Any]:
-    return speed(
-        str(model), "short", questions=1, rounds=1, engines=[], guidance=python, create_completion=False
-    ).as_json()
 
 
 def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
