@@ -110,8 +110,9 @@ def _observation(endpoint: LlamaEndpoint) -> list[dict[str, Any]]:
 
 def _parallel(endpoint: LlamaEndpoint) -> list[dict[str, Any]]:
     points: list[dict[str, Any]] = []
-    # Some models never end a run by themselves: three turns are enough to see what neighbours cost.
-    with Agent(endpoint, load_tools(["calculator", "search"], None), max_steps=3) as agent:
+    # Some models never end a run by themselves, or an answer: one of 2,000 tokens would be all that is seen.
+    tools = load_tools(["calculator", "search"], None)
+    with Agent(endpoint, tools, max_steps=3, max_tokens=TURN) as agent:
         agent.run(QUESTIONS[0])  # so that the opening is in memory for all
         for at_once in (1, 2, 4, 8):
             started = time.perf_counter()

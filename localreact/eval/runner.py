@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -44,7 +45,8 @@ class Opening:
 
 @dataclass(frozen=True)
 class Plan:
-    """What an evaluation consists of. `seed` is the first round's; the others count on from it.
+    """What an evaluation consists of. `seed` is the first round's, the others count on from it; with a
+    task's id it makes the seed of a run.
 
     An attempt that failed for its endpoint is repeated up to `retries` times: that says nothing of a model.
     """
@@ -183,7 +185,7 @@ def work(
 
 
 def _agent(plan: Plan, item: Item, endpoint: Endpoint, trace: Path | None) -> Agent | LangGraphAgent:
-    sampling = replace(plan.sampling, seed=plan.sampling.seed + item.round - 1)
+    sampling = replace(plan.sampling, seed=_seed(plan, item))
     if item.arm.protocol == "langgraph":
         toolbox = Toolbox(plan.suite.load_tools(item.task))
         return langgraph_agent(endpoint, toolbox, sampling, item.task.policy, trace)
@@ -195,6 +197,13 @@ def _agent(plan: Plan, item: Item, endpoint: Endpoint, trace: Path | None) -> Ag
         trace=trace,
         **{**policy, **item.arm.settings},
     )
+
+
+def _seed(plan: Plan, item: Item) -> int:
+    """The same for all arms, and another for every task: runs with one seed share their noise, so that what
+    happens to one in a round would happen to many."""
+    digest = hashlib.sha256(f"{plan.sampling.seed + item.round - 1}/{item.task.id}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1  # servers take 31 bits
 
 
 def check(plan: Plan, items: Iterable[Item], endpoint: Endpoint) -> None:

@@ -35,11 +35,19 @@ def test_every_task_of_every_arm_and_round_has_its_trace(tmp_path: Path) -> None
         assert records[-1]["event"] == "RunEnded"
 
 
-def test_rounds_of_sampling_have_seeds_of_their_own(tmp_path: Path) -> None:
-    plan = plan_of(write_suite(tmp_path, {}), rounds=3, sampling=Sampling(temperature=0.7, seed=5))
-    done = run(plan, tmp_path / "out", [CALL, ANSWER] * 3)
-    seeds = [read_trace(tmp_path / "out" / each.attempts[0].trace)[0]["settings"]["seed"] for each in done]
-    assert seeds == [5, 6, 7]
+def test_no_two_runs_of_an_arm_share_their_noise_and_arms_do(tmp_path: Path) -> None:
+    suite = write_suite(tmp_path, {}, {})
+    plan = plan_of(
+        suite, "text/free+stops", "text/free", rounds=3, sampling=Sampling(temperature=0.7, seed=5)
+    )
+    seeds: dict[str, list[int]] = {}
+    for each in run(plan, tmp_path / "out", [CALL, ANSWER] * 12):
+        started = read_trace(tmp_path / "out" / each.attempts[0].trace)[0]
+        seeds.setdefault(each.arm, []).append(started["settings"]["seed"])
+    first, second = seeds.values()
+    assert first == second
+    assert len(set(first)) == 6
+    assert all(0 <= each < 2**31 for each in first)
 
 
 def test_a_failing_endpoint_is_asked_again_and_the_model_is_not_to_blame(tmp_path: Path) -> None:
