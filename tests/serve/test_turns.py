@@ -53,7 +53,7 @@ def added(parts: Iterable[Part], kind: type[ReasoningDelta | ContentDelta | Argu
     return "".join(part.text for part in parts if isinstance(part, kind))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 1 << 20),
     protocol=st.sampled_from(["json", "text", "call", "bracket"]),
