@@ -299,7 +299,7 @@ def test_random_logits_cite_what_a_tool_said(tiny: LlamaEndpoint, name: str) -> 
     assert cited > 10
 
 
-@pytest.mark.parametrize("name", ["json", pytest.param("text", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["json", "text"])
 def test_the_embedded_model_cites(smollm2: LlamaEndpoint, name: str) -> None:
     agent = Agent(smollm2, load_tools(["calculator", "search"], None), protocol=name, cite=True)
     for question in ("What is 3*45+2*12?", "At what temperature does zeta-9 melt?"):
