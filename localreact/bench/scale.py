@@ -164,7 +164,7 @@ def _vocabulary(endpoint: LlamaEndpoint) -> list[dict[str, Any]]:
     pieces = sorted({piece for piece in endpoint.model.vocab.pieces if piece}, key=len)
     points = []
     for n in (1_000, 4_000, 16_000, 64_000, 256_000):
-        tokens = _Pieces(pieces[: min(n, len(pieces))])
+        tokens = _Pieces(pieces[:n])
         engine = LLGuidanceEngine(LLTokenizer(TokenizerWrapper(tokens)))
         engine.start(grammar).mask()
         ids = tokens(text.encode())

@@ -33,7 +33,7 @@ def router(state: State) -> APIRouter:
     async def health() -> JSONResponse:
         """503 while the model is being loaded."""
         try:
-            state.desk  # noqa: B018
+            state.desk  # noqa: B018  (raises while there is none)
         except ClientError as error:
             said = "error" if state.failure else str(error.code)
             return JSONResponse({"status": said, "message": error.message}, 503, {"retry-after": "2"})
