@@ -3,6 +3,8 @@
     python benchmarks/findings.py run NAME -m MODEL [--as MODEL_NAME] [OPTION…]     one suite on one model
     python benchmarks/findings.py page                                              tables and plots anew
 
+Suites of others (`bfcl`, `hotpotqa`) are where `localreact eval import` put them: `run bfcl --suite FILE`.
+
 NAME is one of RUNS below. An evaluation lies in `runs/NAME-MODEL` (traces and report; git ignores it) and
 goes on where it was stopped; its figures are kept in `results/eval/`. `-m` takes what `localreact eval`
 takes; a file is called by its name, or as `--as` says. Other options go to `localreact eval`, after those of
@@ -36,11 +38,13 @@ RUNS: Mapping[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "multihop": ("multihop", (("--arms", "buys"), ("--arms", "cite"))),
     "loops": ("loops", (("--arms", "buys"),)),
     "forgery": ("forgery", (("--rounds", "3", "--temp", "0.8", "-j", "4"),)),
-    "held": ("forgery", (("--arms", HELD, "--rounds", "2", "--temp", "1", "-j", "4"),)),
+    "held": ("forgery", (("--arms", HELD, "--rounds", "3", "--temp", "1", "-j", "4"),)),
     "native": ("native", ((),)),
     "framework": ("framework", ((),)),
+    "bfcl": ("", (("--arms", "json/llguidance,json/free"),)),
+    "hotpotqa": ("", (("--arms", "json/llguidance,json/llguidance+cite,json/free+stops"),)),
 }
-"""What is run: a suite, and the options of one evaluation after the other, into one folder."""
+"""What is run: a suite (none if it is somebody else's), and the options of one evaluation after the other."""
 
 SHOWN = (
     ("format_failure", "no turn"),
@@ -56,10 +60,9 @@ Table = tuple[list[str], list[list[str]]]
 # --- running and keeping
 
 
-def run(name: str, model: str, called: str, more: Sequence[str]) -> None:
-    suite, options = RUNS[name]
+def run(name: str, suite: str, model: str, called: str, more: Sequence[str]) -> None:
     folder = FOLDER / f"{name}-{called}"
-    for each in options:
+    for each in RUNS[name][1]:
         command = [sys.executable, "-m", "localreact", "eval", suite, "-m", model, "-o", str(folder)]
         if subprocess.run([*command, *each, *more]).returncode:
             raise SystemExit(f"not everything was measured; the same command goes on (folder {folder})")
@@ -101,6 +104,8 @@ def page(results: Sequence[Figures]) -> str:
         for each in same:
             parts += [f"**{each['model']}** ({_how(each)})", ""]
             parts += _markdown(arms_table(each))
+            if groups := groups_table(each):
+                parts += ["Right, by group:", "", *_markdown(groups)]
             if pairs := pairs_table(each):
                 parts += ["Held by a grammar (A) and free (B), on the same tasks:", "", *_markdown(pairs)]
             if rounds := rounds_table(each):
@@ -168,18 +173,32 @@ def arms_table(each: Figures) -> Table:
         ("insufficient_right", "gave up rightly"),
         ("invented", "invented"),
         ("ungrounded", "ungrounded"),
+        ("evidence", "evidence shown"),
+        ("unsupported", "right without it"),
+        ("cited_evidence", "cited quotes in it"),
+        ("parseable", "judged by its call: a turn"),
+        ("schema_valid", "valid"),
+        ("correct", "correct"),
     ]
     arms = each["summary"]["arms"]
     for name, title in extra:
-        if any(arm["ledgers"][name]["count"] for arm in arms):
+        found = [arm["evidence"] if name == "evidence" else arm["ledgers"][name] for arm in arms]
+        if any(ledger["count"] for ledger in found):
             head.append(title)
-            for row, arm in zip(rows, arms, strict=True):
-                row.append(_plain(arm["ledgers"][name]))
+            for row, ledger in zip(rows, found, strict=True):
+                row.append(_plain(ledger))
     if any(arm["cost"]["round_trips"] != arm["cost"]["steps"] for arm in arms):
         head.append("round trips a task")
         for row, arm in zip(rows, arms, strict=True):
             row.append(f"{arm['cost']['round_trips_per_task'] or 0:.1f}")
     return head, rows
+
+
+def groups_table(each: Figures) -> Table | None:
+    arms = each["summary"]["arms"]
+    names = list(dict.fromkeys(name for arm in arms for name in arm["groups"]))
+    rows = [[f"`{arm['arm']}`", *(_plain(arm["groups"][name]) for name in names)] for arm in arms]
+    return (["arm", *names], rows) if len(names) > 1 else None
 
 
 def pairs_table(each: Figures) -> Table | None:
@@ -317,12 +336,16 @@ def main() -> None:
     running.add_argument("name", choices=RUNS)
     running.add_argument("-m", "--model", default="smollm2")
     running.add_argument("--as", dest="called", default="")
+    running.add_argument("--suite", default="", help="the file of a suite of others")
     commands.add_parser("page")
     given, more = parser.parse_known_args()
     if more and given.command == "page":
         parser.error(f"page takes no {more[0]}")
     if given.command == "run":
-        run(given.name, given.model, given.called or Path(given.model).stem, more)
+        suite = RUNS[given.name][0] or given.suite
+        if not suite or given.suite not in {"", suite}:
+            parser.error(f"--suite {'is for suites of others' if suite else 'FILE: where is ' + given.name}")
+        run(given.name, suite, given.model, given.called or Path(given.model).stem, more)
     write_page()
 
 

@@ -66,5 +66,5 @@ def test_what_a_grammar_buys_is_told_by_arms_that_differ_in_nothing_else(finding
 
 def test_every_run_is_of_a_shipped_suite(findings: ModuleType) -> None:
     for suite, options in findings.RUNS.values():
-        assert open_suite(suite).tasks
+        assert not suite or open_suite(suite).tasks
         assert options
