@@ -13,10 +13,6 @@ import argparse
 import json
 import os
 import shutil
-import socket
-import subprocess
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -24,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from localreact import Agent, Run
+from localreact.bench.others import start_llama_server
 from localreact.decoding.threads import default_threads
 from localreact.endpoints.cards import cards
 from localreact.tools.builtin import load_tools
@@ -40,24 +37,10 @@ def llama_server(threads: int, slots: int) -> Iterator[str]:
     binary = os.environ.get("LOCALREACT_LLAMA_SERVER") or shutil.which("llama-server")
     if not binary:
         raise SystemExit("no llama-server: name the binary in LOCALREACT_LLAMA_SERVER")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [binary, "-m", str(cards()["smollm2"].path()), "--port", str(port), "-t", str(threads)]
-    command += ["-np", str(slots), "-c", str(CONTEXT * slots), "-fa", "off"]
     # No prompt is kept beside the slots: a second pass over the same questions would have nothing to read.
-    environment = {**os.environ, "LLAMA_ARG_CACHE_RAM": "0"}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
-    url = f"http://127.0.0.1:{port}"
+    options = ("-fa", "off", "--cache-ram", "0")
+    process, url = start_llama_server(binary, cards()["smollm2"].path(), CONTEXT, threads, slots, *options)
     try:
-        for _ in range(300):
-            try:
-                urllib.request.urlopen(url + "/health", timeout=5).close()
-                break
-            except OSError:
-                if process.poll() is not None:
-                    raise SystemExit(f"{binary} ended with {process.returncode}") from None
-                time.sleep(0.1)
         yield url
     finally:
         process.terminate()

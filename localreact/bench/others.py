@@ -7,6 +7,8 @@ import json
 import socket
 import subprocess
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,19 +114,16 @@ class LlamaServerProcess:
         import httpx2 as httpx
 
         self._process: subprocess.Popen[bytes] | None = None
-        self._command: list[str] = []
-        if not address.startswith(("http://", "https://")):
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = str(free.getsockname()[1])
-            self._command = [address, "-m", str(model), "-c", str(n_ctx), "-t", str(threads), "-np", "1"]
-            self._command += ["--host", "127.0.0.1", "--port", port]
-            address = f"http://127.0.0.1:{port}"
-        self._client = httpx.Client(base_url=address, timeout=120)
+        self._client = httpx.Client(timeout=120)
+        self._start: Callable[[], tuple[subprocess.Popen[bytes], str]] | None = None
+        if address.startswith(("http://", "https://")):
+            self._client.base_url = address
+        else:
+            self._start = partial(start_llama_server, address, model, n_ctx, threads)
 
     def complete(self, body: dict[str, Any]) -> Any:
-        if self._command and (self._process is None or self._process.poll() is not None):
-            self._start()
+        if self._start and (self._process is None or self._process.poll() is not None):
+            self._process, self._client.base_url = self._start()
         return self._client.post("/completion", json=body).raise_for_status().json()
 
     def close(self) -> None:
@@ -133,19 +132,35 @@ class LlamaServerProcess:
             self._process.terminate()
             self._process.wait()
 
-    def _start(self) -> None:
-        import httpx2 as httpx
 
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline:
-            if (code := self._process.poll()) is not None:
-                raise LocalReactError(f"{self._command[0]} ended at once, with exit code {code}")
-            with contextlib.suppress(httpx.TransportError):
-                if self._client.get("/health").is_success:
-                    return
-            time.sleep(0.1)
-        raise LocalReactError(f"{self._command[0]} wasn't ready after {START_S} seconds")
+def start_llama_server(
+    binary: str, model: Path, n_ctx: int, threads: int, slots: int = 1, *options: str
+) -> tuple[subprocess.Popen[bytes], str]:
+    """A llama-server on a free port, once it is ready, and its URL. A slot has `n_ctx` tokens.
+
+    Raises:
+        OSError: it can't be started.
+        LocalReactError: it ends at once, or isn't ready in time.
+    """
+    import httpx2 as httpx
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [binary, "-m", str(model), "-c", str(n_ctx * slots), "-t", str(threads), "-np", str(slots)]
+    command += ["--host", "127.0.0.1", "--port", port, *options]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if (code := process.poll()) is not None:
+            raise LocalReactError(f"{binary} ended at once, with exit code {code}")
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(f"{url}/health").is_success:
+                return process, url
+        time.sleep(0.1)
+    process.kill()
+    raise LocalReactError(f"{binary} wasn't ready after {START_S} seconds")
 
 
 class Guidance:
