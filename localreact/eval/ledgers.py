@@ -73,7 +73,11 @@ LEDGERS = (
     Ledger(
         "schema_valid", "by_calls", "… a turn without a call, or a call of a known tool with valid arguments"
     ),
-    Ledger("correct", "by_calls", "… and right"),
+    Ledger(
+        "correct",
+        "by_calls",
+        "judged by calls: right (where none fits, any text without one, as BFCL has it)",
+    ),
 )
 
 BY_NAME = {ledger.name: ledger for ledger in LEDGERS}
