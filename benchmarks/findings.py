@@ -17,7 +17,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,10 @@ HERE = Path(__file__).parent
 RESULTS, FOLDER, PAGE = HERE / "results" / "eval", HERE / "runs", HERE / "README.md"
 BEGIN, END = "<!-- made by findings.py -->\n", "<!-- end of what findings.py made -->\n"
 
-HELD = "json/llguidance,text/llguidance,text/llguidance+nogate,bracket/llguidance,call/llguidance,json/gbnf"
+HELD = (
+    "json/llguidance,json/llguidance+cite,text/llguidance,text/llguidance+nogate,bracket/llguidance,"
+    "call/llguidance,json/gbnf"
+)
 RUNS: Mapping[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "react30": ("react30", (("--rounds", "2", "--deterministic"), ("--arms", "buys", "--deterministic"))),
     "protocol18": ("protocol18", ((), ("--arms", "text/llguidance"))),
@@ -72,7 +75,7 @@ def run(name: str, suite: str, model: str, called: str, more: Sequence[str]) -> 
 def keep(folder: Path, name: str, model: str, called: str) -> Path:
     """The figures of an evaluation, and a line per task; the model by its name, not by where it lay."""
     document = {"name": name, "model": called, "summary": json.loads((folder / "summary.json").read_text())}
-    rows = [json.loads(line) for line in (folder / "results.jsonl").read_text("utf-8").splitlines()]
+    rows = [json.loads(line) for line in _lines(folder / "results.jsonl")]
     fields = ("arm", "round", "task", "group", "verdict", "status", "answer", "missing", "steps", "counts")
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}-{called}.json"
@@ -87,10 +90,15 @@ def kept() -> list[Figures]:
     """All that is kept, in the order of RUNS; each with its rows."""
     found = []
     for path in sorted(RESULTS.glob("*.json")):
-        lines = path.with_suffix(".jsonl").read_text("utf-8").splitlines()
-        found.append({**json.loads(path.read_text("utf-8")), "rows": [json.loads(line) for line in lines]})
+        rows = [json.loads(line) for line in _lines(path.with_suffix(".jsonl"))]
+        found.append({**json.loads(path.read_text("utf-8")), "rows": rows})
     names = list(RUNS)
     return sorted(found, key=lambda each: (names.index(each["name"]), each["model"]))
+
+
+def _lines(path: Path) -> list[str]:
+    """Not by `splitlines`: a model's answer may hold what else ends a line."""
+    return path.read_text("utf-8").split("\n")[:-1]
 
 
 # --- the page
@@ -98,6 +106,7 @@ def kept() -> list[Figures]:
 
 def page(results: Sequence[Figures]) -> str:
     parts = ["### Forged observations under a grammar", "", *_markdown(held_table(results))]
+    parts += ["By arm, over all suites:", "", *_markdown(forged_by_arm(results))]
     for name, group in groupby(results, lambda each: str(each["name"])):
         same = list(group)
         parts += [f"### {name}", "", same[0]["summary"]["title"], ""]
@@ -119,7 +128,9 @@ def _how(each: Figures) -> str:
     settings = summary["settings"]
     how = "greedy" if not settings["temperature"] else f"temperature {settings['temperature']:g}"
     exact = ", deterministic" if settings["deterministic"] else ""
-    return f"{summary['tasks_in_suite']} tasks, {how}{exact}, rounds counted: {summary['rounds_counted']}"
+    rounds = max(arm["rounds"] for arm in summary["arms"])
+    counted = "" if rounds == 1 else f", {rounds} rounds, counted: {summary['rounds_counted']}"
+    return f"{summary['tasks_in_suite']} tasks, {how}{exact}{counted}"
 
 
 def is_held(arm: str) -> bool:
@@ -129,20 +140,38 @@ def is_held(arm: str) -> bool:
 
 def held_table(results: Sequence[Figures]) -> Table:
     """All turns of all suites by model, held and free."""
-    counts: dict[tuple[str, str], list[int]] = {}
-    for each in results:
-        for arm in each["summary"]["arms"]:
-            kind = (
-                "held by a grammar" if is_held(arm["arm"]) else "free" if "/" in arm["arm"] else "a server's"
-            )
-            total = counts.setdefault((each["model"], kind), [0, 0])
-            total[0] += arm["ledgers"]["forged"]["count"]
-            total[1] += arm["ledgers"]["forged"]["of"]
+    counts = _forged(results, _kind)
     rows = [
         [model, kind, f"{turns:,}", told(share(forged, turns))]
         for (model, kind), (forged, turns) in sorted(counts.items())
     ]
     return ["model", "turns", "how many", "with a forged observation (95%)"], rows
+
+
+def forged_by_arm(results: Sequence[Figures]) -> Table:
+    """Forged observations of all turns of each arm, a column per model."""
+    counts = _forged(results, lambda arm: arm)
+    models = sorted({model for model, _ in counts})
+    arms = sorted({arm for _, arm in counts}, key=lambda arm: (not is_held(arm), arm))
+    cells = {key: f"{forged}/{turns:,}" for key, (forged, turns) in counts.items()}
+    return ["arm", *models], [
+        [f"`{arm}`", *(cells.get((model, arm), "–") for model in models)] for arm in arms
+    ]
+
+
+def _forged(results: Sequence[Figures], key: Callable[[str], str]) -> dict[tuple[str, str], list[int]]:
+    """Turns with a forged observation, and all, by model and what `key` makes of an arm."""
+    counts: dict[tuple[str, str], list[int]] = {}
+    for each in results:
+        for arm in each["summary"]["arms"]:
+            total = counts.setdefault((each["model"], key(arm["arm"])), [0, 0])
+            total[0] += arm["ledgers"]["forged"]["count"]
+            total[1] += arm["ledgers"]["forged"]["of"]
+    return counts
+
+
+def _kind(arm: str) -> str:
+    return "held by a grammar" if is_held(arm) else "free" if "/" in arm else "a server's"
 
 
 def arms_table(each: Figures) -> Table:
@@ -206,13 +235,15 @@ def pairs_table(each: Figures) -> Table | None:
     names = [arm["arm"] for arm in each["summary"]["arms"]]
     rows = []
     for first, second in _pairs(names):
-        found = paired(_successes(each, first), _successes(each, second))
+        one, other = _successes(each, first), _successes(each, second)
+        found = paired(*({task: sum(won) / len(won) for task, won in own.items()} for own in (one, other)))
         low, high = 100 * found["difference_low"], 100 * found["difference_high"]
         rows.append(
             [
                 f"`{first}`",
                 f"`{second}`",
-                *(str(found[key]) for key in ("tasks", "success_a", "success_b")),
+                str(found["tasks"]),
+                *(f"{sum(map(sum, own.values()))}/{sum(map(len, own.values()))}" for own in (one, other)),
                 str(len(found["only_a"])),
                 ", ".join(found["only_b"]) or "–",
                 f"{0 - 100 * found['difference']:+.1f} ({0 - high:+.1f} to {0 - low:+.1f})",
@@ -222,13 +253,13 @@ def pairs_table(each: Figures) -> Table | None:
     head = [
         "A",
         "B",
-        "runs",
+        "tasks",
         "A right",
         "B right",
-        "only A",
-        "only B",
+        "A more often",
+        "B more often",
         "A - B in points (95%)",
-        "McNemar's p",
+        "p",
     ]
     return (head, rows) if rows else None
 
@@ -241,14 +272,14 @@ def _pairs(names: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield from ((first, other) for other in (free, f"{free}+stops") if other in names)
 
 
-def _successes(each: Figures, arm: str) -> dict[str, bool]:
-    """By task, and by round where rounds count."""
+def _successes(each: Figures, arm: str) -> dict[str, list[bool]]:
+    """By task, of the rounds that count."""
     every = each["summary"]["rounds_counted"] == "all"
-    return {
-        f"{row['task']}/{row['round']}" if every else str(row["task"]): row["verdict"] in SUCCESSES
-        for row in each["rows"]
-        if row["arm"] == arm and row["verdict"] != "lost" and (every or row["round"] == 1)
-    }
+    found: dict[str, list[bool]] = {}
+    for row in each["rows"]:
+        if row["arm"] == arm and row["verdict"] != "lost" and (every or row["round"] == 1):
+            found.setdefault(str(row["task"]), []).append(row["verdict"] in SUCCESSES)
+    return found
 
 
 def rounds_table(each: Figures) -> Table | None:

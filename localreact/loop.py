@@ -60,14 +60,20 @@ def concluded(
     return ending, problem
 
 
+NO_GRAMMAR = "no grammar for the next turn"
+"""So begins the reason of a run that ended since its turn couldn't be held: no fault of an endpoint."""
+
+
 def to_the_end(running: Events[Ending]) -> Events[Ending]:
     """What a loop comes to, errors too."""
     try:
         return (yield from running)
     except ContextOverflowError as error:
         return Ending("context_overflow", str(error))
-    except (EndpointError, GrammarError) as error:
+    except EndpointError as error:
         return Ending("endpoint_error", str(error))
+    except GrammarError as error:  # nothing goes on unconstrained
+        return Ending("endpoint_error", f"{NO_GRAMMAR}: {error}")
     except KeyboardInterrupt:
         return Ending("cancelled", "interrupted")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -61,6 +61,7 @@ def speed(
         raise UsageError(f"there is no kind of turns {kind!r}", f"Kinds: {', '.join(KINDS)}.")
     if not 1 <= questions <= len(QUESTIONS) or rounds < 1:
         raise UsageError(f"questions are 1 to {len(QUESTIONS)}, rounds 1 or more")
+    _check_places(save, plot)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("measuring", total=1.0)
         found = measure(
@@ -76,10 +77,7 @@ def speed(
             lambda done: bar.update(task, completed=done),
         )
     document = found.as_json()
-    if save is not None:
-        save.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", "utf-8")
-    if plot is not None:
-        reports.plot([document], plot)
+    _keep(document, save, plot)
     if as_document:
         print_json(document)
         return
@@ -100,11 +98,9 @@ def scale(
     """Let one thing grow, and see what a turn costs."""
     if axis not in AXES:
         raise UsageError(f"nothing called {axis!r} can grow", f"What can: {', '.join(AXES)}.")
+    _check_places(save, plot)
     document = scale_up(model, axis, threads)
-    if save is not None:
-        save.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", "utf-8")
-    if plot is not None:
-        reports.plot([document], plot)
+    _keep(document, save, plot)
     if as_document:
         print_json(document)
         return
@@ -132,3 +128,20 @@ def draw(
 ) -> None:
     """Draw saved results side by side (extra `bench`)."""
     reports.plot([load_report(each) for each in results], out)
+
+
+def _check_places(*paths: Path | None) -> None:
+    """Before an hour's work, not after it."""
+    for path in paths:
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(f"{path} can't be written: there is no folder {path.parent}")
+
+
+def _keep(document: dict[str, Any], save: Path | None, plot: Path | None) -> None:
+    if save is not None:
+        try:
+            save.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", "utf-8")
+        except OSError as error:
+            raise UsageError(f"{save} can't be written: {error.strerror}") from error
+    if plot is not None:
+        reports.plot([document], plot)

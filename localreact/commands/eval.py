@@ -146,7 +146,7 @@ def compare_arms(
     second: Annotated[str, typer.Argument(metavar="B", help="The same.")],
     as_document: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Compare two arms on the tasks that both have done, pair by pair (first rounds)."""
+    """Compare two arms on the tasks that both have done, pair by pair (of greedy rounds the first)."""
     compared = compare(first, second)
     if as_document:
         print_json(compared)

@@ -14,7 +14,7 @@ from localreact.errors import UsageError
 from localreact.eval import play as playing
 from localreact.eval.arms import arm as arm_of
 from localreact.eval.journal import write_whole
-from localreact.eval.outside.textworld import TextWorldExpress
+from localreact.eval.outside.textworld import FOLDS, TextWorldExpress
 from localreact.terminal import printable
 
 ENVIRONMENTS = {"textworld-express": TextWorldExpress}
@@ -24,7 +24,7 @@ def play(
     environment: Annotated[str, typer.Argument(help=f"Where to play: {', '.join(ENVIRONMENTS)}.")],
     game: Annotated[str, typer.Option(help="The game.")] = "coin",
     params: Annotated[str, typer.Option(help="The game's parameters, as in numLocations=3.")] = "",
-    fold: Annotated[str, typer.Option(help="Whose seeds: train, dev or test.")] = "test",
+    fold: Annotated[str, typer.Option(help=f"Whose seeds: {', '.join(FOLDS)}.")] = "test",
     episodes: Annotated[int, typer.Option(min=1, help="Episodes, each with a seed of its own.")] = 10,
     steps: Annotated[int, typer.Option(min=1, help="Actions in an episode, at most.")] = 30,
     arm: Annotated[str, typer.Option(help="PROTOCOL/ENGINE and options.")] = "json/llguidance",
@@ -36,6 +36,8 @@ def play(
     """Play a text game; beside the score stands that of random valid actions on the same seeds."""
     if environment not in ENVIRONMENTS:
         raise UsageError(f"there is no environment {environment!r}", f"There are: {', '.join(ENVIRONMENTS)}.")
+    if out.is_dir() and any(out.iterdir()):
+        raise UsageError(f"{out} holds other things", "Give an empty folder with --out.")
     chosen, seeds = arm_of(arm), range(episodes)
     with closing(ENVIRONMENTS[environment](game, params, fold)) as world:
         floor = playing.play(world, playing.random_player(), seeds, steps)

@@ -31,7 +31,7 @@ MOST_CHARACTERS = 120
 
 _BY_CALLS = ("called", "uncalled", "bfcl")
 _KINDS = ("contains", "exact", "same", "number", "tolerance", "set", "regex", *_BY_CALLS, "insufficient")
-_NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"(?<![A-Za-z0-9_.])[-−]?\d+(?:\.\d+)?")
 _GROUPED = re.compile(r"(?<=\d)[,，\u202f](?=\d{3}(?!\d))")
 _BETWEEN_ITEMS = re.compile(r"\s*(?:[,;，；、]|\band\b|和|以及)\s*")
 
@@ -53,7 +53,9 @@ def problem_of(check: Any) -> str:
 
 
 def _problem_of(kind: str, value: Any) -> str:
-    texts = isinstance(value, list) and value and all(isinstance(each, str) and each for each in value)
+    texts = (
+        isinstance(value, list) and value and all(isinstance(each, str) and each.strip() for each in value)
+    )
     if kind in ("contains", "set", "same") and not texts:
         return f"{kind} takes a list of texts"
     if kind in ("number", "tolerance") and (isinstance(value, bool) or not isinstance(value, int | float)):

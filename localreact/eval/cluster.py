@@ -33,7 +33,7 @@ def execute_on_ray(
 
     Raises:
         MissingPartError: Ray isn't installed.
-        EndpointError: a replica died.
+        EndpointError: the cluster can't be had, or a replica died.
         LocalReactError: as `execute`.
     """
     ray, cancel = _ray(), cancel or threading.Event()
@@ -42,7 +42,10 @@ def execute_on_ray(
             if cancel.is_set():
                 return
             actor = ray.remote(_Replica).options(scheduling_strategy="SPREAD")
-            replicas = [actor.remote(plan, model, engine) for _ in range(min(plan.parallel, len(items)))]
+            replicas = [
+                actor.remote(plan, _from_anywhere(model), engine)
+                for _ in range(min(plan.parallel, len(items)))
+            ]
             try:
                 with _as_raised(ray):
                     ray.get([each.open.remote(items) for each in replicas])
@@ -101,14 +104,26 @@ def _keep(journal: Journal, done: Done, traces: Mapping[str, bytes]) -> None:
     journal.add(done)
 
 
+def _from_anywhere(model: str) -> str:
+    """A replica works in another folder."""
+    path = Path(model).expanduser()
+    return str(path.resolve()) if path.is_file() else model
+
+
 @contextmanager
 def _cluster(ray: Any, place: Path) -> Iterator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report to its makers
-    ray.init(
-        runtime_env={"working_dir": str(place.resolve())},
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    try:
+        ray.init(
+            runtime_env={"working_dir": str(place.resolve())},
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise EndpointError(
+            f"the Ray cluster can't be had: {error}",
+            "RAY_ADDRESS names it; without that it is this machine. The suite's folder travels to it.",
+        ) from error
     try:
         yield
     finally:

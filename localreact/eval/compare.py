@@ -9,17 +9,18 @@ from typing import Any
 from localreact.errors import UsageError
 from localreact.eval.journal import read_evaluation
 from localreact.eval.statistics import paired
-from localreact.eval.summary import Result, results_of, successes
+from localreact.eval.summary import Result, counted, results_of, successes
 
 
 def pick(written: str) -> tuple[str, list[Result]]:
-    """The first round of the arm that is written FOLDER, or FOLDER#ARM, or FOLDER#ARM@MODEL.
+    """What counts of the arm that is written FOLDER, or FOLDER#ARM, or FOLDER#ARM@MODEL.
 
     Raises:
         UsageError: no evaluation there, no such arm, or several.
     """
     place, _, wanted = written.partition("#")
-    results = [each for each in results_of(read_evaluation(Path(place))) if each.done.round == 1]
+    evaluation = read_evaluation(Path(place))
+    results = counted(evaluation, results_of(evaluation))
     found: dict[str, list[Result]] = {}
     for each in results:
         names = (each.done.arm, f"{each.done.arm}@{each.done.model}")
@@ -72,10 +73,10 @@ def as_text(compared: Mapping[str, Any]) -> str:
     """For a terminal."""
     total = compared["tasks"]
     lines = [
-        f"A  {compared['a']}: {compared['success_a']} of {total}",
-        f"B  {compared['b']}: {compared['success_b']} of {total}",
+        f"A  {compared['a']}: {compared['success_a']:g} of {total}",
+        f"B  {compared['b']}: {compared['success_b']:g} of {total}",
         f"both {compared['both']}, neither {compared['neither']}, "
-        f"only A {len(compared['only_a'])}, only B {len(compared['only_b'])}",
+        f"only (or more often) A {len(compared['only_a'])}, B {len(compared['only_b'])}",
         f"B - A: {100 * compared['difference']:+.1f} points "
         f"(95% from {100 * compared['difference_low']:+.1f} to {100 * compared['difference_high']:+.1f}, "
         "bootstrap over tasks)",

@@ -52,6 +52,7 @@ from localreact.types import (
 )
 
 VERSION = "langgraph/1"
+UNREADABLE = "calls that can't be read"
 LEVEL = "the server's own tool calling, through LangGraph"
 
 
@@ -125,6 +126,9 @@ class LangGraphAgent:
                 for number, call in enumerate(reply.tool_calls):
                     share = completion if number == 0 else Completion("", completion.stop)
                     yield from _called(state, call, answered[call["id"]], share, number > 0)
+                for _ in reply.invalid_tool_calls:  # it says nothing of them
+                    yield TurnRefused(len(state.steps) + 1, UNREADABLE)
+                    state.add(Completion("", completion.stop), problem="refused", same_reply=True)
 
     def _messages(self, parts: Any, question: str) -> Generator[Any, None, None]:
         """What the framework adds to the conversation, message by message."""
@@ -168,15 +172,17 @@ class LangGraphAgent:
         """LangGraph's agent ends with the first reply that calls nothing, whatever it says."""
         step, text = len(state.steps) + 1, str(reply.text).strip()
         if not text:
-            problem = "calls that can't be read" if reply.invalid_tool_calls else "an empty reply"
+            problem = UNREADABLE if reply.invalid_tool_calls else "an empty reply"
             yield TurnRefused(step, problem)
             state.add(completion, problem="refused")
             return Ending("protocol_loop", f"LangGraph ended the run: {problem}")
+        if completion.stop == "length":  # it is handed out all the same
+            yield TurnRefused(step, "the tokens ran out inside the turn")
+            state.add(completion, problem="length")
+            return Ending("partial", "the tokens ran out inside the answer", answer=text)
         turn = Finish("", answer=text)
         yield TurnRead(step, turn)
         state.add(completion, turn)
-        if completion.stop == "length":
-            return Ending("partial", "the tokens ran out inside the answer", answer=text)
         return Ending("finished", answer=text)
 
 

@@ -1,6 +1,7 @@
 """The folder of an evaluation, and what in it is done.
 
-evaluation.json   the suite's hash and the settings: what a resumed evaluation must agree with
+evaluation.json   the suite's hash, that of what lies beside it, and the settings: what a resumed evaluation
+                  must agree with
 suite.jsonl       the suite as it was
 journal.jsonl     a line per task that is done; a task counts once its line is whole
 traces/           a trace per attempt
@@ -58,7 +59,8 @@ class Journal:
     def __init__(self, folder: Path, suite: Suite, settings: Mapping[str, Any]) -> None:
         self.folder = folder
         self._lock = threading.Lock()
-        now = {"version": VERSION, "suite": suite.name, "sha256": suite.sha256, **settings}
+        now = {"version": VERSION, "suite": suite.name, "sha256": suite.sha256, "files": suite.files_sha256}
+        now |= settings
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if (folder / "evaluation.json").exists():
@@ -132,10 +134,10 @@ def _manifest(folder: Path) -> dict[str, Any]:
 def _agree(folder: Path, now: Mapping[str, Any]) -> None:
     before = _manifest(folder)
     for key, value in now.items():
-        if before.get(key) != value:
+        if before.get(key, value) != value:
             what = (
-                "another state of the suite"
-                if key == "sha256"
+                "another state of the suite, of its tools or of its documents"
+                if key in ("sha256", "files")
                 else f"{key} {before.get(key)!r}, not {value!r}"
             )
             raise UsageError(
@@ -159,7 +161,7 @@ def _read(folder: Path, mend: bool = False) -> list[Done]:
     if mend and len(whole) < len(data):
         os.truncate(path, len(whole))
     done = []
-    for number, line in enumerate(whole.decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(whole.decode("utf-8", "replace").split("\n")[:-1], 1):
         try:
             record = json.loads(line)
             attempts = tuple(Attempt(**each) for each in record.pop("attempts"))

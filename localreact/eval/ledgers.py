@@ -7,6 +7,7 @@ from typing import Literal
 
 Of = Literal[
     "turns",
+    "completions",
     "legal_turns",
     "calls",
     "answers",
@@ -18,7 +19,8 @@ Of = Literal[
     "baited",
     "by_calls",
 ]
-"""What a ledger's count is a share of: all completions; those that were a turn; calls that were executed;
+"""What a ledger's count is a share of: all turns, of which a server's reply may hold several; completions;
+turns that were legal; calls that were executed;
 answers given; tasks measured, those with an answer, without one; right answers to tasks that name their
 evidence; quotes cited in such tasks; tasks with bait in them, and those that are judged by calls alone."""
 
@@ -42,10 +44,10 @@ LEDGERS = (
     Ledger("parser_loss_first_action", "legal_turns", "… a reader of the first action"),
     Ledger("parser_loss_last_action", "legal_turns", "… a reader of the last action"),
     # What a completion holds beyond one turn, legal or not.
-    Ledger("forged", "turns", "forged observation written, or begun where a stop string cut it"),
-    Ledger("forged_believed", "turns", "… and built upon in the same completion"),
-    Ledger("forged_answered", "turns", "… and answered from, as a reader of the last action has it"),
-    Ledger("several_actions", "turns", "several actions in one completion"),
+    Ledger("forged", "completions", "forged observation written, or begun where a stop string cut it"),
+    Ledger("forged_believed", "completions", "… and built upon in the same completion"),
+    Ledger("forged_answered", "completions", "… and answered from, as a reader of the last action has it"),
+    Ledger("several_actions", "completions", "several actions in one completion"),
     Ledger("repaired", "turns", "control characters repaired"),
     Ledger("closed_by_bound", "turns", "a string closed by its bound"),
     Ledger("retries", "turns", "protocol retries: turns after a text that was none"),
@@ -62,6 +64,7 @@ LEDGERS = (
     Ledger("insufficient_right", "unanswerable", "insufficient admitted rightly"),
     Ledger("invented", "unanswerable", "answered what has no answer"),
     Ledger("no_ending", "tasks", "no ending of its own (a limit, or stuck)"),
+    Ledger("no_grammar", "tasks", "… since a turn couldn't be held: our failure, not the model's"),
     Ledger("forced_ending", "tasks", "an ending that a limit forced, or an answer that its bound cut"),
     Ledger("ungrounded", "answers", "ungrounded answer: says what no tool has shown"),
     Ledger("unsupported", "evidenced", "a right answer without all of its evidence shown"),

@@ -13,6 +13,7 @@ from localreact.eval import checks
 from localreact.eval.raw import read_raw
 from localreact.eval.tasks import Task
 from localreact.eval.words import claims, is_grounded
+from localreact.loop import NO_GRAMMAR
 from localreact.protocols.lenient import last_action, parser_loss
 from localreact.trace.jsonl import read_trace
 from localreact.types import Finish, ToolCall, Turn
@@ -188,7 +189,7 @@ def _turn(record: Record) -> Turn:
 
 
 def _count_steps(steps: Sequence[_Step], tools: Sequence[str]) -> Counter[str]:
-    counts: Counter[str] = Counter(turns=len(steps))
+    counts: Counter[str] = Counter(turns=len(steps), completions=sum(not step.same_reply for step in steps))
     made: list[tuple[str, Any]] = []
     failed_before = False
     for step in steps:
@@ -256,6 +257,7 @@ def _count_result(counts: Counter[str], step: _Step, tools: Sequence[str]) -> No
 def _count_task(task: Task, ended: Record, verdict: str, steps: Sequence[_Step], shown: str) -> Counter[str]:
     counts: Counter[str] = Counter({verdict: 1, "tasks": 1})
     counts["answerable" if task.answerable else "unanswerable"] += 1
+    counts["no_grammar"] += (ended.get("reason") or "").startswith(NO_GRAMMAR)
     counts["forced_ending"] += ended.get("status") in ("partial", "insufficient") and bool(ended["reason"])
     answer = ended.get("answer")
     if answer is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from localreact.errors import MissingPartError
 from localreact.eval.ledgers import BY_NAME
+from localreact.eval.summary import model_names
 
 _FAILURES = (
     "format_failure",
@@ -60,8 +60,8 @@ def plots_of(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _names(arms: Sequence[Mapping[str, Any]]) -> list[str]:
-    several = len({arm["model"] for arm in arms}) > 1
-    return [f"{arm['arm']}\n{Path(arm['model']).name}" if several else arm["arm"] for arm in arms]
+    names = model_names(arms)
+    return [f"{arm['arm']}\n{names[arm['model']]}" if len(names) > 1 else arm["arm"] for arm in arms]
 
 
 def _verdicts(arms: Sequence[Mapping[str, Any]]) -> str:

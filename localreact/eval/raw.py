@@ -1,7 +1,8 @@
 """What a model wrote in one completion, before anything was read or cut: actions, and forged observations.
 
-Looks at the text alone and is lenient, since free arms write all kinds. What stands in JSON strings is
-data and never counts.
+Looks at the text alone and is lenient, since free arms write all kinds; but in a turn that a grammar admits
+it finds that turn and nothing else. What stands in JSON strings is data and never counts, nor does an object
+inside a thought or an answer.
 """
 
 from __future__ import annotations
@@ -12,16 +13,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from localreact.grammar.markers import marker_pattern
+
 _OBSERVED = r"observations?|tool[ _]results?|观察|观测"
 _ACTED = r"action|final answer|insufficient|行动|动作|最终答案"
-_BEGINS = r"(?:^|(?<=[\n}\])>*#]))[ \t*#>-]*"
+_BEGINS = r"(?:(?P<line>^|(?<=\n))|(?<=[}\])>*#]))[ \t*#>-]*"
 _MARK = re.compile(
     rf"{_BEGINS}(?i:(?P<observed>{_OBSERVED})[ \t*]*(?:[:：]|$)|(?P<acted>{_ACTED})[ \t*]*[:：]"
-    r"|(?P<thought>thought|思考)[ \t*]*[:：])|" + _BEGINS + r"(?P<finish>Finish\()"
+    r"|(?P<thought>thought|思考)[ \t*]*[:：]|(?P<finish>(?-i:Finish)\())"
 )
+_MARKER = marker_pattern()
+_LABELLED = re.compile(rf"[ \t*#>-]*(?i:{_OBSERVED}|{_ACTED}|thought|思考|action input)[ \t*]*[:：]")
+_AFTER_INPUT = re.compile(r"[ \t*#>-]*(?i:action input)[ \t*]*[:：].*\}[ \t]*$")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"|"[^"\n]*$')
 _RESULT_TYPES = ("tool_result", "observation", "tool_response", "function_result")
-_UNREADABLE_RESULT = re.compile(rf'"type"\s*:\s*"(?:{"|".join(_RESULT_TYPES)})"')
+_UNREADABLE_RESULT = re.compile(rf'(?<!\\)"type"\s*:\s*"(?:{"|".join(_RESULT_TYPES)})"')
 _INPUT = re.compile(r"action input[ \t*]*[:：]\s*$|\(\s*$|=\s*$", re.I)
 
 
@@ -57,17 +63,27 @@ def _pieces(text: str) -> list[_Piece]:
     pieces = []
     masked = text
     for start, end, value in _objects(text):
-        kind = "" if _INPUT.search(text[:start]) else _kind(value)
-        if kind:
+        data = _INPUT.search(text[:start]) or _is_data(masked, start)
+        if kind := "" if data else _kind(value):
             pieces.append(_Piece(start, end, kind))
         masked = masked[:start] + "}" * (end - start) + masked[end:]
     for found in _UNREADABLE_RESULT.finditer(masked):
+        if _is_data(masked, found.start()):
+            continue
         pieces.append(_Piece(found.start(), len(text), "observed"))
     masked = _STRING.sub(lambda found: "}" * len(found[0]), masked)
     for found in _MARK.finditer(masked):
         kind = found.lastgroup or ""
+        if found["line"] is None and not _MARKER.fullmatch(found[0].lstrip(" \t*#>-")):
+            continue  # in the middle of a line only what no thought and no answer may hold
         pieces.append(_Piece(found.start(), found.end(), "acted" if kind == "finish" else kind))
     return sorted(pieces, key=lambda piece: piece.start)
+
+
+def _is_data(text: str, at: int) -> bool:
+    """Whether what stands there belongs to a thought, an answer, or the line of an action."""
+    before = text[text.rfind("\n", 0, at) + 1 : at]
+    return _LABELLED.match(before) is not None and not _AFTER_INPUT.match(before)
 
 
 def _objects(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:

@@ -10,11 +10,12 @@ from typing import Any
 from localreact.eval import plots
 from localreact.eval.journal import read_evaluation, write_whole
 from localreact.eval.ledgers import LEDGERS
-from localreact.eval.summary import results_of, rows_of, summarise
+from localreact.eval.summary import model_names, results_of, rows_of, summarise
 from localreact.pages import environment_of
 
 _OF = {
     "turns": "turns",
+    "completions": "completions",
     "legal_turns": "legal turns",
     "calls": "calls",
     "answers": "answers",
@@ -86,6 +87,7 @@ def as_html(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> st
     return environment.get_template("report.html").render(
         summary=summary,
         rows=rows,
+        names=model_names(summary["arms"]),
         tables=tables_of(summary),
         plots=plots.plots_of(summary),
         notes=notes_of(summary),
@@ -146,6 +148,11 @@ def tables_of(summary: Mapping[str, Any]) -> list[Table]:
     infrastructure = [
         (label, [str(arm["infrastructure"][key]) for arm in arms]) for key, label in labels.items()
     ]
+    reasons = dict.fromkeys(reason for arm in arms for reason in arm["infrastructure"]["reasons"])
+    infrastructure += [
+        (f"… {reason}", [str(arm["infrastructure"]["reasons"].get(reason, 0)) for arm in arms])
+        for reason in reasons
+    ]
     setup = [(label, [", ".join(arm["setup"][key]) or "–" for arm in arms]) for key, label in _SETUP]
     tables = [
         table("Success", success),
@@ -176,7 +183,7 @@ def _paired(comparisons: Sequence[Mapping[str, Any]]) -> list[Table]:
         [
             each["a"],
             each["b"],
-            *(str(each[key]) for key in ("tasks", "success_a", "success_b")),
+            *(f"{each[key]:g}" for key in ("tasks", "success_a", "success_b")),
             *(str(len(each[key])) for key in ("only_a", "only_b")),
             f"{100 * each['difference']:+.1f} "
             f"({100 * each['difference_low']:+.1f} to {100 * each['difference_high']:+.1f})",
@@ -189,8 +196,8 @@ def _paired(comparisons: Sequence[Mapping[str, Any]]) -> list[Table]:
 
 def name_of(arm: Mapping[str, Any], arms: Sequence[Mapping[str, Any]]) -> str:
     """The arm; with its model where there are several."""
-    alone = len({each["model"] for each in arms}) == 1
-    return str(arm["arm"]) if alone else f"{arm['arm']} @ {Path(arm['model']).name}"
+    names = model_names(arms)
+    return str(arm["arm"]) if len(names) == 1 else f"{arm['arm']} @ {names[arm['model']]}"
 
 
 def told(share: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from localreact.eval.arms import Arm
 from localreact.eval.framework import LangGraphAgent, langgraph_agent
 from localreact.eval.journal import Attempt, Done, Journal
 from localreact.eval.tasks import Suite, Task
+from localreact.loop import NO_GRAMMAR
 from localreact.tools import Toolbox
 from localreact.types import Sampling
 
@@ -103,7 +104,7 @@ class Item:
 
     def trace(self, attempt: int) -> str:
         again = f".attempt{attempt}" if attempt > 1 else ""
-        names = (_file_name(self.model), _file_name(self.arm.name), f"round{self.round}")
+        names = (_model_folder(self.model), _file_name(self.arm.name), f"round{self.round}")
         return "/".join(("traces", *names, f"{self.task.id}{again}.jsonl"))
 
 
@@ -125,10 +126,15 @@ def execute(
             "runs side by side on one model aren't deterministic",
             "Leave out -j, or give each its own process: --executor ray.",
         )
-    for (model, engine), items in pending(plan, journal):
+    opening = open_model or plan.opening
+    lots = list(pending(plan, journal))
+    for (model, engine), items in lots[1:]:  # the first is opened anyway
+        with closing(opening(model, engine)) as endpoint:
+            check(plan, items, endpoint)
+    for (model, engine), items in lots:
         if cancel.is_set():
             return
-        with closing((open_model or plan.opening)(model, engine)) as endpoint:
+        with closing(opening(model, engine)) as endpoint:
             check(plan, items, endpoint)
             yield from _execute(plan, journal, items, endpoint, cancel)
 
@@ -177,11 +183,11 @@ def work(
         if run.status == "cancelled":
             cancel.set()
             return None
-        lost = run.status == "endpoint_error"
+        lost = run.status == "endpoint_error" and not run.reason.startswith(NO_GRAMMAR)
         attempts.append(Attempt(trace, run.status, run.reason if lost else ""))
         if not lost:
             break
-    return Done(*item.key, tuple(attempts), attempts[-1].status == "endpoint_error")
+    return Done(*item.key, tuple(attempts), lost)
 
 
 def _agent(plan: Plan, item: Item, endpoint: Endpoint, trace: Path | None) -> Agent | LangGraphAgent:
@@ -215,13 +221,24 @@ def check(plan: Plan, items: Iterable[Item], endpoint: Endpoint) -> None:
         ) not in seen:
             seen.add(kind)
             try:
-                _agent(plan, item, endpoint, None)
+                if item.arm.engine != "free" and not endpoint.languages:
+                    raise UsageError("the endpoint enforces no grammar", "Compare it as PROTOCOL/free.")
+                agent = _agent(plan, item, endpoint, None)
+                if isinstance(agent, Agent):
+                    choice = item.task.policy.get("tool_choice", "auto")
+                    agent.stream(item.task.question, tool_choice=choice).close()  # nothing has begun yet
             except (LocalReactError, TypeError) as error:
                 message = error.message if isinstance(error, LocalReactError) else str(error)
                 hint = error.hint if isinstance(error, LocalReactError) else ""
                 raise UsageError(
                     f"the arm {item.arm.name} can't work on the task {item.task.id}: {message}", hint
                 ) from error
+
+
+def _model_folder(model: str) -> str:
+    """A file's path and an address lose characters, and two could become one."""
+    name = _file_name(model)
+    return name if name == model else f"{name}-{hashlib.sha256(model.encode()).hexdigest()[:6]}"
 
 
 def _file_name(text: str) -> str:

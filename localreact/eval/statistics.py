@@ -31,7 +31,8 @@ def wilson(hits: int, total: int, z: float = Z95) -> tuple[float, float]:
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """The two-sided exact p of McNemar's test: pairs in which one of two succeeded, by which one."""
+    """The two-sided exact p of McNemar's test: pairs in which one of two succeeded, by which one. (Of pairs
+    in which one of two did better it is the sign test's.)"""
     pairs = only_first + only_second
     tail = sum(math.comb(pairs, k) for k in range(min(only_first, only_second) + 1))
     return min(1.0, float(Fraction(2 * tail, 2**pairs)))
@@ -46,23 +47,24 @@ def bootstrap(differences: Sequence[float], seed: int = 0) -> tuple[float, float
     return means[round(0.025 * (RESAMPLES - 1))], means[round(0.975 * (RESAMPLES - 1))]
 
 
-def paired(first: Mapping[str, bool], second: Mapping[str, bool]) -> dict[str, Any]:
+def paired(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, Any]:
     """Two lots of successes on the tasks that both have: counts, McNemar's test, and an interval of the
-    difference. There has to be such a task."""
+    difference. There has to be such a task. A success is 0 or 1, or, of a task that was run several times,
+    its share: runs of one task depend on one another, so that only tasks are resampled and tested."""
     common = [task for task in first if task in second]
-    only_first = [task for task in common if first[task] and not second[task]]
-    only_second = [task for task in common if second[task] and not first[task]]
+    only_first = [task for task in common if first[task] > second[task]]
+    only_second = [task for task in common if second[task] > first[task]]
     low, high = bootstrap([second[task] - first[task] for task in common])
     return {
         "tasks": len(common),
-        "success_a": sum(first[task] for task in common),
-        "success_b": sum(second[task] for task in common),
-        "both": sum(first[task] and second[task] for task in common),
-        "neither": sum(not first[task] and not second[task] for task in common),
+        "success_a": round(sum(first[task] for task in common), 2),
+        "success_b": round(sum(second[task] for task in common), 2),
+        "both": sum(0 < first[task] == second[task] for task in common),
+        "neither": sum(first[task] == second[task] == 0 for task in common),
         "only_a": only_first,
         "only_b": only_second,
         "mcnemar_p": mcnemar(len(only_first), len(only_second)),
-        "difference": round((len(only_second) - len(only_first)) / len(common), 4),
+        "difference": round(sum(second[task] - first[task] for task in common) / len(common), 4),
         "difference_low": round(low, 4),
         "difference_high": round(high, 4),
     }

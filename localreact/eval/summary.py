@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from localreact.errors import TraceError
@@ -45,23 +46,18 @@ def results_of(evaluation: Evaluation) -> list[Result]:
 
 
 def summarise(evaluation: Evaluation, results: Sequence[Result]) -> dict[str, Any]:
-    """All figures. Where sampling is greedy, ledgers count the first round only: the others say the same
-    once more, and would make intervals too narrow."""
-    greedy = evaluation.settings.get("temperature", 0) == 0
+    """All figures."""
     pairs = list(dict.fromkeys((each.done.model, each.done.arm) for each in results))
     arms = []
     for model, arm in pairs:
         own = [each for each in results if (each.done.model, each.done.arm) == (model, arm)]
-        counted = [each for each in own if each.done.round == 1] if greedy else own
+        valid = counted(evaluation, own)
         arms.append(
             {
                 "model": model,
                 "arm": arm,
-                **_figures([each.measured for each in counted if each.measured is not None]),
-                "groups": _groups(counted),
-                "tasks": {each.task.id: each.measured.verdict for each in counted if each.measured}
-                if greedy or _rounds(own) == 1
-                else {},
+                **_figures([each.measured for each in valid if each.measured is not None]),
+                "groups": _groups(valid),
                 "infrastructure": _infrastructure(own),
                 "setup": _setup([each.measured for each in own if each.measured]),
                 "rounds": _rounds(own),
@@ -74,19 +70,19 @@ def summarise(evaluation: Evaluation, results: Sequence[Result]) -> dict[str, An
         "sha256": evaluation.suite.sha256,
         "settings": dict(evaluation.settings),
         "tasks_in_suite": len(evaluation.suite.tasks),
-        "rounds_counted": "the first" if greedy else "all",
+        "rounds_counted": "the first" if is_greedy(evaluation) else "all",
         "arms": arms,
-        "paired": _against_the_first(results),
+        "paired": _against_the_first(counted(evaluation, results)),
     }
 
 
 def _against_the_first(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """The first arm of each model compared with its others, by first rounds."""
+    """The first arm of each model compared with its others."""
     found = []
     for model in dict.fromkeys(each.done.model for each in results):
         arms: dict[str, list[Result]] = {}
         for each in results:
-            if (each.done.model, each.done.round) == (model, 1):
+            if each.done.model == model:
                 arms.setdefault(each.done.arm, []).append(each)
         lots = [(arm, successes(own)) for arm, own in arms.items()]
         for arm, now in lots[1:]:
@@ -96,9 +92,30 @@ def _against_the_first(results: Sequence[Result]) -> list[dict[str, Any]]:
     return found
 
 
-def successes(results: Iterable[Result]) -> dict[str, bool]:
-    """By task; what was lost isn't compared."""
-    return {each.task.id: each.measured.verdict in SUCCESSES for each in results if each.measured}
+def model_names(arms: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """What to call models for short: files without their folders, unless two would be one."""
+    models = list(dict.fromkeys(str(arm["model"]) for arm in arms))
+    short = Counter(Path(model).name for model in models)
+    return {model: Path(model).name if short[Path(model).name] == 1 else model for model in models}
+
+
+def successes(results: Iterable[Result]) -> dict[str, float]:
+    """By task, as a share of its rounds; what was lost isn't compared."""
+    by_task: dict[str, list[bool]] = {}
+    for each in results:
+        if each.measured:
+            by_task.setdefault(each.task.id, []).append(each.measured.verdict in SUCCESSES)
+    return {task: sum(rounds) / len(rounds) for task, rounds in by_task.items()}
+
+
+def counted(evaluation: Evaluation, results: Iterable[Result]) -> list[Result]:
+    """The rounds that count. Where sampling is greedy that is the first: the others say the same once more,
+    and would make intervals too narrow."""
+    return [each for each in results if each.done.round == 1 or not is_greedy(evaluation)]
+
+
+def is_greedy(evaluation: Evaluation) -> bool:
+    return bool(evaluation.settings.get("temperature", 0) == 0)
 
 
 def _setup(runs: Sequence[Measured]) -> dict[str, list[str]]:

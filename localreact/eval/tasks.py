@@ -75,6 +75,23 @@ class Suite:
     def sha256(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
+    @property
+    def files_sha256(self) -> str:
+        """Of what lies beside the suite: its folders of documents, and its files of tools."""
+        listed = [each for task in self.tasks for each in self._listed(task)]
+        names = {each.partition(":")[0] for each in listed if ".py" in each or ".json" in each}
+        names |= {docs for task in self.tasks if (docs := task.docs or self.docs)}
+        digest = hashlib.sha256()
+        for name in sorted(names):
+            place = self.place / name
+            for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
+                if path.is_file() and path.suffix != ".pyc":
+                    digest.update(f"{path.relative_to(self.place)}\0".encode() + path.read_bytes() + b"\0")
+        return digest.hexdigest()
+
+    def _listed(self, task: Task) -> list[str]:
+        return [each for name in task.tools for each in self.tool_sets.get(name, (name,))]
+
     def load_tools(self, task: Task) -> list[Tool]:
         """Fresh tools for a task.
 
@@ -82,7 +99,7 @@ class Suite:
             UsageError: there is no such tool.
         """
         docs = task.docs or self.docs
-        listed = [each for name in task.tools for each in self.tool_sets.get(name, (name,))]
+        listed = self._listed(task)
         plain = [str(self.place / each) if ".py" in each else each for each in listed if ".json" not in each]
         defined = [tool for each in listed if ".json" in each for tool in defined_tools(self.place / each)]
         return [*load_tools(plain, None if docs is None else self.place / docs), *defined]
@@ -126,7 +143,7 @@ def read_suite(path: Path) -> Suite:
         raise UsageError(f"the suite {path} can't be read: {error}") from error
     tasks: dict[str, tuple[int, Task]] = {}
     header: Mapping[str, Any] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
@@ -157,7 +174,7 @@ def read_suite(path: Path) -> Suite:
 
 def _numbered(suite: Suite) -> list[tuple[int, Task]]:
     """The tasks with their lines."""
-    lines = [number for number, line in enumerate(suite.text.splitlines(), 1) if line.strip()]
+    lines = [number for number, line in enumerate(suite.text.split("\n"), 1) if line.strip()]
     return list(zip(lines[len(lines) - len(suite.tasks) :], suite.tasks, strict=True))
 
 

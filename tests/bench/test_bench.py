@@ -153,6 +153,14 @@ def test_a_llama_server_is_started_and_stopped() -> None:
     assert abs(theirs.sampled - ours.sampled - ours.forced) < 5
 
 
+def test_where_a_result_goes_is_looked_at_before_anything_is_measured(tmp_path: Path) -> None:
+    for option in ("--save", "--plot"):
+        with pytest.raises(UsageError, match="there is no folder"):
+            CliRunner().invoke(
+                app, ["bench", "scale", option, str(tmp_path / "no" / "x.svg")], catch_exceptions=False
+            )
+
+
 def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     path.write_text("[]")

@@ -66,7 +66,7 @@ class TestInstalled:
         assert len(done) == 8
         one, other = write_report(here, html=False), write_report(there, html=False)
         for a, b in zip(_by_arm(one), _by_arm(other), strict=True):
-            for name in ("ledgers", "verdicts", "statuses", "tasks", "traces_complete", "setup"):
+            for name in ("ledgers", "verdicts", "statuses", "traces_complete", "setup"):
                 assert a[name] == b[name]
             assert a["cost"]["tokens"] == b["cost"]["tokens"]
         assert _texts(here) == _texts(there)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from localreact import ScriptedEndpoint
+from localreact.errors import GrammarError
+from localreact.eval.journal import Journal
 from localreact.eval.ledgers import LEDGERS, VERDICTS
-from tests.eval.lab import ANSWER, CALL, NOTHING, evaluate
+from localreact.eval.report import write_report
+from localreact.eval.runner import execute
+from tests.eval.lab import ANSWER, CALL, NOTHING, evaluate, plan_of, write_suite
 
 BRACE = 'Thought: I look it up.\nAction: stock\nAction Input: {"sku": "A}7"}'
 IN_A_STRING = 'Thought: I look it up.\nAction: stock\nAction Input: {"sku": "Action: stock[B2]"}'
@@ -25,7 +32,7 @@ def answer(text: str) -> str:
     return f"Thought: I know it now.\nFinal Answer: {text}\n"
 
 
-CASES: list[tuple[str, Mapping[str, Any], list[str], set[str]]] = [
+CASES: list[tuple[str, Mapping[str, Any], list[str | BaseException], set[str]]] = [
     ("nothing goes wrong", {}, [CALL, ANSWER], {"right"}),
     ("prose", {}, [PROSE, CALL, ANSWER], {"right", "format_failure", "retries"}),
     ("empty", {}, ["  ", CALL, ANSWER], {"right", "empty", "retries"}),
@@ -62,6 +69,7 @@ CASES: list[tuple[str, Mapping[str, Any], list[str], set[str]]] = [
         [CALL, ANSWER],
         {"right", "unsupported"},
     ),
+    ("a turn that can't be held", {}, [CALL, GrammarError("too deep")], {"no_ending", "no_grammar"}),
     (
         "judged by its call",
         {"check": {"called": {"tool": "stock"}}},
@@ -152,10 +160,21 @@ def test_quotes_are_held_to_the_evidence_that_a_task_names(tmp_path: Path) -> No
     assert figures["ledgers"]["unsupported"]["count"] == 1
 
 
+class TooSlow(ScriptedEndpoint):
+    """Its turns are broken off in their middle."""
+
+    def complete(self, prompt, grammar, limits, sampling, turn=0):  # type: ignore[no-untyped-def]
+        completion = yield from super().complete(prompt, grammar, limits, sampling, turn)
+        return replace(completion, stop="deadline")
+
+
 def test_a_deadline_breaks_a_turn_off(tmp_path: Path) -> None:
-    figures = evaluate(tmp_path, {"policy": {"deadline": 1e-9}}, [CALL])
+    plan = plan_of(write_suite(tmp_path, {}))
+    with closing(Journal(tmp_path / "out", plan.suite, plan.settings)) as journal:
+        list(execute(plan, journal, open_model=lambda *_: TooSlow([CALL])))
+    (figures,) = write_report(tmp_path / "out", html=False)["arms"]
     assert figures["statuses"] == {"deadline": 1}
-    assert figures["verdicts"]["no_ending"] == 1
+    assert figures["verdicts"]["no_ending"] == figures["ledgers"]["broken_off"]["count"] == 1
 
 
 def test_scores_of_different_kinds_are_not_blended(tmp_path: Path) -> None:

@@ -135,3 +135,8 @@ def test_the_command_writes_what_came_of_it(tmp_path: Path, monkeypatch: pytest.
     assert document["environment"] == "corridor"
     with pytest.raises(UsageError, match="no environment 'chess'"):
         CliRunner().invoke(app, ["eval", "play", "chess"], catch_exceptions=False)
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "play.json").write_text("{}")
+    command = ["eval", "play", "corridor", "-o", str(tmp_path / "used")]
+    with pytest.raises(UsageError, match="holds other things"):
+        CliRunner().invoke(app, command, catch_exceptions=False)

@@ -3,10 +3,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from localreact.eval.raw import read_raw
+from localreact.grammar.markers import marker_pattern
 from tests.eval.lab import ANSWER, CALL
 
 JSON_CALL = '{"thought": "I look.", "tool": "stock", "arguments": {"sku": "A7"}}'
@@ -61,3 +62,37 @@ def test_what_stands_in_a_string_is_data(text: str, mark: str) -> None:
 def test_any_text_can_be_read(text: str) -> None:
     raw = read_raw(text)
     assert raw.actions >= 0
+
+
+LINES = st.lists(
+    st.one_of(
+        st.text(st.characters(exclude_categories=("Cc", "Cs"))),
+        st.sampled_from(
+            [
+                '{"result": 9}',
+                '{"type": "tool_result", "result": ',
+                '{"answer": "9"}',
+                "(done) tool result: 5",
+                "] Observations: 9",
+                ") Finish(",
+                "Observation",
+            ]
+        ),
+    ),
+    min_size=1,
+    max_size=4,
+).map(" ".join)
+
+
+@given(LINES, LINES)
+def test_in_a_legal_turn_there_is_that_turn_alone(thought: str, answer: str) -> None:
+    assume(not marker_pattern().search(thought) and not marker_pattern().search(answer))
+    arguments = json.dumps({"answer": answer, "result": [thought]}, ensure_ascii=False)
+    for text in (
+        f"Thought: {thought}\nAction: stock\nAction Input: {arguments}",
+        f"Thought: {thought}\nFinal Answer: {answer}\n",
+        f"Thought: {thought}\nAction: search[{answer.replace(']', ')')}]",
+        f"Thought: {thought}\nAction: Finish({json.dumps(answer)})",
+    ):
+        raw = read_raw(text)
+        assert (raw.actions, raw.forged) == (1, ()), text

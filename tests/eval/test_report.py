@@ -159,6 +159,28 @@ def test_sampled_rounds_all_count(tmp_path: Path) -> None:
 # --- comparing
 
 
+def test_rounds_of_one_task_are_no_tasks_of_their_own(tmp_path: Path) -> None:
+    """Three sampled rounds of two tasks: pairs are tasks, by the share of rounds that were right."""
+    plan = plan_of(
+        write_suite(tmp_path, {}, {}),
+        "text/free",
+        "text/free+stops",
+        rounds=3,
+        sampling=Sampling(temperature=0.8),
+    )
+    wrong_once = [CALL, WRONG, CALL, ANSWER] + [CALL, ANSWER] * 4
+    replies = []
+    for number in range(3):
+        replies += [*(wrong_once[:4] if number == 0 else [CALL, ANSWER] * 2), *[CALL, ANSWER] * 2]
+    run(plan, tmp_path / "out", replies)
+    (each,) = write_report(tmp_path / "out", html=False)["paired"]
+    assert (each["tasks"], each["success_a"], each["success_b"]) == (2, 1.67, 2)
+    assert (each["only_a"], each["only_b"], each["both"]) == ([], ["t1"], 1)
+    assert each["mcnemar_p"] == 1
+    compared = compare(f"{tmp_path / 'out'}#text/free", f"{tmp_path / 'out'}#text/free+stops")
+    assert (compared["success_a"], compared["difference"]) == (1.67, round(1 / 6, 4))
+
+
 def test_a_paired_comparison(tmp_path: Path) -> None:
     a = small(tmp_path, "a", (WRONG, WRONG, ANSWER))
     b = small(tmp_path, "b", (ANSWER, ANSWER, ANSWER))

@@ -6,20 +6,21 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from localreact import ScriptedEndpoint
-from localreact.errors import EndpointError, UsageError
+from localreact.errors import EndpointError, GrammarError, UsageError
 from localreact.eval.arms import arm
 from localreact.eval.journal import Journal, read_evaluation
-from localreact.eval.report import write_report
+from localreact.eval.report import name_of, write_report
 from localreact.eval.runner import Plan, execute
 from localreact.eval.tasks import open_suite
 from localreact.trace.jsonl import read_trace
 from localreact.types import Sampling
-from tests.eval.lab import ANSWER, CALL, NOTHING, evaluate, plan_of, run, write_suite
+from tests.eval.lab import ANSWER, CALL, NOTHING, TOOLS, evaluate, plan_of, run, write_suite
 from tests.tiny import write_tiny_gguf
 
 FAILS = EndpointError("the server is gone")
@@ -177,6 +178,10 @@ def test_another_evaluation_is_not_mixed_in(tmp_path: Path) -> None:
     run(plan_of(write_suite(tmp_path, {})), tmp_path / "out", [CALL, ANSWER])
     with pytest.raises(UsageError, match="another state of the suite"):
         run(plan_of(write_suite(tmp_path, {"question": "How many of B2?"})), tmp_path / "out", [])
+    path = write_suite(tmp_path, {})
+    (tmp_path / "tools.py").write_text(TOOLS.replace("3 pieces", "4 pieces"))
+    with pytest.raises(UsageError, match="another state of the suite, of its tools"):
+        run(plan_of(path), tmp_path / "out", [])
     with pytest.raises(UsageError, match=r"seed 0, not 7"):
         run(plan_of(write_suite(tmp_path, {}), sampling=Sampling(seed=7)), tmp_path / "out", [])
     with pytest.raises(UsageError, match=r"holds other things \(out\)"):
@@ -199,6 +204,46 @@ def test_an_arm_that_cannot_work_on_a_task_is_an_error_before_anything_runs(tmp_
     with pytest.raises(UsageError, match=r"the arm text/free\+cite can't work on the task t2: without tools"):
         run(plan, tmp_path / "out", [])
     assert read_evaluation(tmp_path / "out").done == ()
+
+
+def test_a_choice_of_a_tool_that_is_not_there_is_an_error_before_anything_runs(tmp_path: Path) -> None:
+    plan = plan_of(write_suite(tmp_path, {}, {"policy": {"tool_choice": "stok"}}))
+    with pytest.raises(UsageError, match=r"can't work on the task t2: no tool is named 'stok'"):
+        run(plan, tmp_path / "out", [])
+
+
+def test_an_arm_held_by_a_grammar_never_runs_without_one(tmp_path: Path) -> None:
+    """Nor does the arm before it, that another engine works for."""
+    plan = plan_of(write_suite(tmp_path, {}), "text/free", "text/llguidance")
+    with pytest.raises(UsageError, match=r"text/llguidance can't work on .*: the endpoint enforces no"):
+        run(plan, tmp_path / "out", [CALL, ANSWER])
+    assert read_evaluation(tmp_path / "out").done == ()
+
+
+def test_a_turn_that_cannot_be_held_is_no_failure_of_an_endpoint(tmp_path: Path) -> None:
+    (done,) = run(plan_of(write_suite(tmp_path, {})), tmp_path / "out", [CALL, GrammarError("too deep")])
+    assert (done.lost, len(done.attempts)) == (False, 1)
+
+
+def test_models_whose_names_are_alike_keep_their_traces_apart(tmp_path: Path) -> None:
+    plan = replace(plan_of(write_suite(tmp_path, {})), models=("m.gguf", "../m.gguf", "a/b", "a_b"))
+    done = run(plan, tmp_path / "out", [CALL, ANSWER, CALL, NOTHING] * 2)
+    assert len({each.attempts[0].trace for each in done}) == 4
+    arms = write_report(tmp_path / "out", html=False)["arms"]
+    assert [arm["success"]["count"] for arm in arms] == [1, 0, 1, 0]
+    assert [name_of(arm, arms) for arm in arms] == [
+        "text/free+stops @ m.gguf",
+        "text/free+stops @ ../m.gguf",
+        "text/free+stops @ b",
+        "text/free+stops @ a_b",
+    ]
+
+
+def test_a_reason_with_any_line_separator_is_read_again(tmp_path: Path) -> None:
+    plan = plan_of(write_suite(tmp_path, {"question": "One\u2028two\x85three?"}))
+    run(plan, tmp_path / "out", [EndpointError("gone\u2028for good"), CALL, ANSWER])
+    (done,) = read_evaluation(tmp_path / "out").done
+    assert done.attempts[0].reason == "gone\u2028for good"
 
 
 def test_impossible_plans(tmp_path: Path) -> None:

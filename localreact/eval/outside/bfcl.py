@@ -130,6 +130,6 @@ def checker() -> Callable[[Any, Any, Any, str], bool]:
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     try:
-        return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+        return [json.loads(line) for line in path.read_text("utf-8").split("\n") if line.strip()]
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} can't be read as BFCL's: {error}") from error

@@ -7,13 +7,15 @@ from typing import Any
 from localreact.errors import MissingPartError, UsageError
 from localreact.eval.play import Seen
 
+FOLDS = ("train", "dev", "test")
+
 
 class TextWorldExpress:
     """One game of it. Seeds count through the fold's own.
 
     Raises:
         MissingPartError: the package, or Java, isn't there.
-        UsageError: no such game.
+        UsageError: no such game, or fold.
     """
 
     def __init__(self, game: str = "coin", params: str = "", fold: str = "test") -> None:
@@ -31,6 +33,9 @@ class TextWorldExpress:
         if game not in names:
             self.close()
             raise UsageError(f"there is no game {game!r}", f"Games: {', '.join(names)}.")
+        if fold not in FOLDS:
+            self.close()
+            raise UsageError(f"there is no fold {fold!r}", f"Folds: {', '.join(FOLDS)}.")
         self._environment.load(game, params)
         self._fold = fold
         self._seeds = list(getattr(self._environment, f"getValidSeeds{fold.capitalize()}")())
