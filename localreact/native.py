@@ -239,11 +239,18 @@ class NativeLoop:
         for number, call in enumerate(reply.calls):
             step = len(state.steps) + 1
             share = completion if number == 0 else Completion("", completion.stop)
+            closed = ""
+            if number:
+                plan, closed = self._after_the_calls_before(state, plan)
             try:
                 turn = _turn(reply.thought if number == 0 else "", call)
             except ProtocolError as error:
                 yield from self._refuse(state, plan, share, error.message, same_reply=number > 0)
                 messages.append(_result(call, error.message))
+                continue
+            if closed and isinstance(turn, ToolCall):  # no step of the run: nobody read on in between
+                messages.append(_result(call, f"not executed: {closed}"))
+                yield GuardActed(step - 1, "turn", "refused", f"{call.name} not executed: {closed}")
                 continue
             yield TurnRead(step, turn)
             problem = policy.objection(turn, plan, self.loop.policy)
@@ -277,6 +284,15 @@ class NativeLoop:
             for act in acts:
                 yield GuardActed(act.step, act.guard, act.action, act.detail)
         return None
+
+    def _after_the_calls_before(self, state: RunState, plan: Plan) -> tuple[Plan, str]:
+        """What of the plan still holds for a later call of one reply, and why none is made any more."""
+        judged = guards.judge(state.steps, self.loop.policy.guards)
+        tools = tuple(tool for tool in plan.spec.tools if tool.name not in judged.tools)
+        plan = replace(plan, spec=replace(plan.spec, tools=tools, excluded=judged.calls))
+        if state.failed_calls >= self.loop.budgets.max_tool_errors:
+            return plan, f"{state.failed_calls} calls in a row failed"
+        return plan, judged.stuck
 
     def _room(self, messages: Sequence[Message]) -> policy.Room:
         needed, size = self.api.count(messages, self._tools), self.api.server.n_ctx

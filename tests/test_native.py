@@ -292,6 +292,48 @@ def test_failed_calls_in_a_row_close_the_tools_here_too() -> None:
     assert (running.outcome.status, running.outcome.reason) == ("insufficient", "stuck")
 
 
+def test_a_call_of_unknown_outcome_is_not_made_again_in_the_same_reply(executed: list[str]) -> None:
+    @tool(effects=True, timeout=0.05)
+    def pay(bill: str) -> str:
+        """Pay a bill with real money."""
+        executed.append(bill)
+        if bill == "one":
+            current_call().abandoned.wait(30)
+        return "paid"
+
+    bills = calls(*[("pay", {"bill": bill}) for bill in ("one", "one", "two")])
+    running, _, fake = native([bills, says("paid")], pay)
+    assert executed == ["one", "two"]
+    told = said_by_tools(fake)
+    assert "it is not made again" in told[0]
+    assert "this very call was made before" in told[1]
+    assert (told[2], running.outcome.status) == ("paid", "finished")
+
+
+def test_a_call_repeated_in_one_reply_is_told_then_refused(counting: Tool, executed: list[str]) -> None:
+    running, events, _ = native([calls(*[("stock", {"sku": "bolt"})] * 3), says("3")], counting)
+    assert executed == ["bolt", "bolt"]
+    assert acts(events) == [("repeat", "noted"), ("repeat", "excluded"), ("turn", "refused")]
+    assert running.outcome.status == "finished"
+
+
+def test_failed_calls_of_one_reply_stop_the_rest_of_it(executed: list[str]) -> None:
+    @tool
+    def stock(sku: str) -> int:
+        """How many of an article are left."""
+        executed.append(sku)
+        raise OSError(f"shelf {sku} is out of reach")
+
+    many = calls(*[("stock", {"sku": str(number)}) for number in range(8)])
+    gone = calls(("insufficient", {"missing": "the shelves"}))
+    running, events, fake = native([many, gone], stock, max_tool_errors=3)
+    assert executed == ["0", "1", "2"]
+    assert said_by_tools(fake)[3:] == ["not executed: 3 calls in a row failed"] * 5
+    assert acts(events)[-6:] == [("turn", "refused")] * 5 + [("stuck", "closed")]
+    run = running.outcome
+    assert (run.status, run.missing, len(run.steps)) == ("insufficient", "the shelves", 4)
+
+
 def test_what_a_check_says_goes_back_to_the_model_here_too(counting: Tool) -> None:
     def in_words(run: Run) -> str:
         return "" if "bolt" in (run.answer or "") else "say of what"
