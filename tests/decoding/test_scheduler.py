@@ -413,6 +413,33 @@ def test_an_endpoint_that_nobody_has_any_more_ends_its_worker(tiny_gguf: Path) -
     assert context.handle is None
 
 
+def test_a_turn_that_comes_as_the_worker_is_about_to_go_is_written(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time is up, and before the worker has the lock again there is a turn that counts on it."""
+    endpoint = opened()
+    late: list[Any] = []
+    changed = endpoint._scheduler._changed
+    wait = changed.wait
+
+    def timed_out(seconds: float | None = None) -> bool:
+        if late:
+            return wait(seconds)
+        thread = threading.Thread(target=lambda: late.append(complete(endpoint, "y")))
+        thread.start()
+        late.append(thread)
+        while not endpoint._scheduler._waiting:
+            wait(0.01)
+        return False
+
+    monkeypatch.setattr(changed, "wait", timed_out)
+    complete(endpoint, "x")
+    while not late:
+        time.sleep(0.01)
+    late[0].join(30)
+    assert [each.stop for each in late[1:]] == ["complete"]
+
+
 def test_numbers_that_make_no_sense_are_refused(tiny_gguf: Path) -> None:
     for number in (0, 65):
         with pytest.raises(UsageError, match="parallel"):
