@@ -18,7 +18,7 @@ from localreact.errors import EndpointError, UsageError
 from localreact.guards import Guards
 from localreact.tools import Tool
 from localreact.trace.compare import difference
-from localreact.trace.events import Event, RunStarted, StepStarted, TurnCompleted
+from localreact.trace.events import RunStarted, StepStarted, TurnCompleted
 from localreact.trace.reading import Trace
 from localreact.types import (
     Completion,

@@ -356,9 +356,12 @@ def test_a_name_that_is_no_unicode_reaches_the_server_as_a_question_mark(kind: s
 
 
 def test_what_cannot_be_sent_is_an_error_of_the_endpoint() -> None:
-    with serving(Fake("llama-server")) as fake, opened(fake) as endpoint:
-        with pytest.raises(EndpointError, match="/tokenize: TypeError"):
-            endpoint.dialect.transport.post("/tokenize", {"content": object()})
+    with (
+        serving(Fake("llama-server")) as fake,
+        opened(fake) as endpoint,
+        pytest.raises(EndpointError, match="/tokenize: TypeError"),
+    ):
+        endpoint.dialect.transport.post("/tokenize", {"content": object()})
 
 
 def test_what_comes_after_the_end_of_a_turn_does_no_harm() -> None:
