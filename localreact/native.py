@@ -345,8 +345,9 @@ def run_native(
         yield replace(changed, reason=error.message)
     for step in state.steps:
         if step.turn is not None and step.observation is not None:
+            seen = step.observation.content if step.shown is None else step.shown
             transcript.model(loop.protocol.write(step.turn))
-            transcript.user(loop.protocol.observation(step.observation))
+            transcript.user(loop.protocol.observation(replace(step.observation, content=seen)))
     return (yield from loop.run(state, transcript, cancel))
 
 

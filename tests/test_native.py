@@ -208,6 +208,23 @@ def test_native_that_breaks_in_the_middle_is_left_and_nothing_is_executed_twice(
     assert read_trace(trace)[-1]["round_trips"] == 5
 
 
+def test_a_result_stays_cut_where_another_protocol_goes_on() -> None:
+    @tool
+    def stock(sku: str) -> str:
+        """All that is known of an article."""
+        return "many words " * 500
+
+    broken = calls(("stock", "{broken"))
+    chat = [ABLE, calls(("stock", {"sku": "bolt"})), broken, broken]
+    fake = Fake("openai", [FINISH], enforces=GRAMMARS["openai"], chat=chat, tokenizes=False)
+    with serving(fake), Agent(fake.address, [stock], protocol="auto") as agent:
+        run = agent.run("How many bolts?")
+    assert (run.status, run.answer) == ("finished", "3")
+    prompt = fake.prompt(fake.completions[0])
+    assert prompt.count("many words") < 400
+    assert "1500 of 5500 characters left out" in prompt
+
+
 def test_a_typed_answer(counting: Tool) -> None:
     chat = [calls(("stock", {"sku": "bolt"})), says("three"), says("3")]
     with (
