@@ -18,7 +18,7 @@ from localreact.tools import current_call
 from localreact.tools.decorator import Tool, tool
 from localreact.trace.events import Event, GuardActed, ProtocolChanged, RunStarted, ToolEnded, ToolStarted
 from localreact.trace.jsonl import read_trace
-from tests.fakes import GRAMMARS, Fake, serving
+from tests.fakes import CHATML, GRAMMARS, Fake, serving
 
 CALL = (
     '{"thought": "I should look it up.", "type": "tool_call", "tool": "stock", "arguments": {"sku": "nut"}}'
@@ -223,6 +223,44 @@ def test_a_result_stays_cut_where_another_protocol_goes_on() -> None:
     prompt = fake.prompt(fake.completions[0])
     assert prompt.count("many words") < 400
     assert "1500 of 5500 characters left out" in prompt
+
+
+THINKING = "{# strips … </think> #}" + CHATML.replace("assistant\n' }}{% endif", "assistant\n<think>\n' }}{% endif")
+"""A template that opens the reasoning itself; then a server may give no more of the tags than the last."""
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (CHATML, "<think>\nIt says 3.\n</think>\n\n3"),
+        (THINKING, "<think>\nIt says 3.\n</think>\n\n3"),
+        (THINKING, "\nIt says 3.\n</think>\n\n3"),
+    ],
+)
+def test_reasoning_between_tags_is_a_thought_and_no_part_of_the_answer(
+    template: str, said: str, counting: Tool, tmp_path: Path
+) -> None:
+    (path := tmp_path / "template.jinja").write_text(template)
+    look = calls(("stock", {"sku": "bolt"}), content="<think>I look it up.</think>")
+    running, _, _ = native([look, says(said)], counting, chat_template=path)
+    run = running.outcome
+    assert (run.status, run.answer) == ("finished", "3")
+    assert [step.turn and step.turn.thought for step in run.steps] == ["I look it up.", "It says 3."]
+
+
+@pytest.mark.parametrize("template", [CHATML, THINKING])
+def test_an_answer_without_reasoning_is_all_of_the_answer(
+    template: str, counting: Tool, tmp_path: Path
+) -> None:
+    (path := tmp_path / "template.jinja").write_text(template)
+    running, _, _ = native([BOLT, says("3, not <think>")], counting, chat_template=path)
+    assert running.outcome.answer == "3, not <think>"
+
+
+def test_reasoning_alone_is_no_answer(counting: Tool) -> None:
+    running, _, fake = native([BOLT, says("<think>It says 3.</think>"), says("3")], counting)
+    assert running.outcome.answer == "3"
+    assert "your reply was empty" in fake.chats[-1]["messages"][-1]["content"]
 
 
 def test_a_typed_answer(counting: Tool) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 from localreact.endpoints.answers import TOO_LONG
 from localreact.endpoints.server import ServerEndpoint, estimate
 from localreact.errors import ContextOverflowError, EndpointError, ServerError
-from localreact.types import Limits, Sampling, ToolSpec, Usage
+from localreact.protocols.reasoning import split
+from localreact.types import Limits, Reasoning, Sampling, ToolSpec, Usage
 
 Message = dict[str, Any]
 REFUSALS = (400, 404, 405, 422, 500, 501)
@@ -31,7 +32,8 @@ class NativeCall:
 
 @dataclass(frozen=True)
 class Reply:
-    """`message` is the assistant's, as it goes back in the next request."""
+    """`thought` is the model's reasoning, or what it said beside its calls; `message` the assistant's, as it
+    goes back in the next request."""
 
     content: str
     thought: str
@@ -88,7 +90,7 @@ class ChatApi:
                 raise ContextOverflowError(error.message, error.hint) from error
             raise
         try:
-            return _reply(answer)
+            return _reply(answer, self.server.tags)
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise EndpointError(
                 f"{self.server.name} answered a chat completion of another shape: "
@@ -101,7 +103,7 @@ def _tool(spec: ToolSpec) -> Message:
     return {"type": "function", "function": function}
 
 
-def _reply(answer: Mapping[str, Any]) -> Reply:
+def _reply(answer: Mapping[str, Any], tags: Reasoning) -> Reply:
     choice = answer["choices"][0]
     message = choice["message"]
     calls = []
@@ -121,9 +123,11 @@ def _reply(answer: Mapping[str, Any]) -> Reply:
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in calls
         ]
+    # Where the template opened the reasoning, and the server didn't set it apart, only its end is there.
+    reasoning, rest = split(content, replace(tags, opened=tags.opened and tags.close in content))
     return Reply(
-        content=content.strip(),
-        thought=str(message.get("reasoning_content") or (content if calls else "")).strip(),
+        content=rest.strip(),
+        thought=str(message.get("reasoning_content") or reasoning or (rest if calls else "")).strip(),
         calls=tuple(calls),
         cut=choice.get("finish_reason") == "length",
         message=back,

@@ -66,7 +66,8 @@ class ServerEndpoint:
         tags = reasoning_of({}, source, self.chat.user_to_model) or Reasoning(*PAIRS[0])
         if tags.opened:  # by the template: closed at once
             self.chat = replace(self.chat, user_to_model=self.chat.user_to_model + closing(tags))
-        self._tags = replace(tags, opened=False)
+        self.tags = tags
+        """What a model's reasoning would stand between."""
         self.n_ctx = self._context(about, n_ctx)
         self.languages: tuple[str, ...] = ()
         self._spellings: dict[str, Spelling] = {}
@@ -288,7 +289,7 @@ class ServerEndpoint:
     ) -> Completion:
         text, reasoning = cut_at_stop(received.text, request.stops), ""
         if not request.constraint:  # a model may reason all the same
-            reasoning, text = split(text, self._tags)
+            reasoning, text = split(text, replace(self.tags, opened=False))
         prompt = received.prompt_tokens
         if prompt is None:
             prompt = len(sent) if isinstance(sent, list) else estimate(sent)
