@@ -374,4 +374,5 @@ def _completion(reply: Reply, seconds: float) -> Completion:
         spans=(Span("sampled", text),),
         usage=reply.usage,
         timings=Timings(generate_s=seconds),
+        neutralised=reply.neutralised,
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localreact.endpoints.answers import TOO_LONG
+from localreact.endpoints.neutral import markers_of, neutral
 from localreact.endpoints.server import ServerEndpoint, estimate
 from localreact.errors import ContextOverflowError, EndpointError, ServerError
 from localreact.protocols.reasoning import split
@@ -41,6 +42,8 @@ class Reply:
     cut: bool
     message: Message
     usage: Usage
+    neutralised: int = 0
+    """Control markers that were broken in what the model was sent."""
 
 
 class ChatApi:
@@ -64,7 +67,8 @@ class ChatApi:
         limits: Limits,
         sampling: Sampling,
     ) -> Reply:
-        """What the model says next. `choice` is `auto`, `none` or `required`.
+        """What the model says next. `choice` is `auto`, `none` or `required`. What users and tools say can't
+        become control tokens: what may be one there is sent broken.
 
         Raises:
             StoppedError: a limit ended the waiting.
@@ -72,9 +76,10 @@ class ChatApi:
             ContextOverflowError: the conversation is too long for it.
             EndpointError: it failed, or answered in another shape.
         """
+        sent, broken = self._neutral(messages)
         body: dict[str, Any] = {
             "model": self.server.model,
-            "messages": list(messages),
+            "messages": sent,
             "max_tokens": limits.max_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -90,12 +95,21 @@ class ChatApi:
                 raise ContextOverflowError(error.message, error.hint) from error
             raise
         try:
-            return _reply(answer, self.server.tags)
+            return replace(_reply(answer, self.server.tags), neutralised=broken)
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise EndpointError(
                 f"{self.server.name} answered a chat completion of another shape: "
                 f"{type(error).__name__}: {error}"
             ) from error
+
+    def _neutral(self, messages: Sequence[Message]) -> tuple[list[Message], int]:
+        markers, sent, broken = markers_of(self.server.chat), [], 0
+        for message in messages:
+            if message["role"] in ("user", "tool"):
+                content, count = neutral(message["content"], markers)
+                message, broken = {**message, "content": content}, broken + count
+            sent.append(message)
+        return sent, broken
 
 
 def _tool(spec: ToolSpec) -> Message:
