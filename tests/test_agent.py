@@ -381,6 +381,20 @@ def test_two_tools_of_one_name_are_refused_at_construction(stock: Tool) -> None:
         Agent(ScriptedEndpoint([]), [stock, stock])
 
 
+@pytest.mark.parametrize("protocol", ["bracket", "call"])
+def test_a_tool_that_a_protocol_cannot_call_is_refused_without_a_grammar_too(protocol: str) -> None:
+    takes = {"sku": {"type": "string"}, "in-stock": {"type": "boolean"}}
+    spec = ToolSpec("stock", "How many are left.", {"type": "object", "properties": takes})
+    with pytest.raises(GrammarError, match=f"tool 'stock' can't be called in the {protocol} protocol"):
+        Agent(ScriptedEndpoint([]), [Tool(spec, print)], protocol=protocol)
+
+
+def test_an_answer_that_a_protocol_cannot_give_is_refused_without_a_grammar_too(stock: Tool) -> None:
+    agent = Agent(ScriptedEndpoint([]), [stock], protocol="bracket")
+    with pytest.raises(GrammarError, match="an answer with a schema can't be written"):
+        agent.run("How many A7 are left?", answer=int)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"max_steps": 0}, {"max_tokens": 3}, {"deadline": -1.0}, {"sampling": Sampling(temperature=-1)}],
