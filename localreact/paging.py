@@ -65,6 +65,18 @@ def next_page(state: RunState, call: ToolCall) -> Observation:
     return Observation(MORE, page, excerpt=Excerpt(len(page), step=number, start=start, total=len(text)))
 
 
+def shown_at_most(observation: Observation) -> str:
+    """What the model is shown of a result where there is room for it, but for the mark."""
+    text, excerpt = _shown_of(observation)
+    return text[: excerpt.head] + text[max(excerpt.head, len(text) - excerpt.tail) :]
+
+
+def _shown_of(observation: Observation) -> tuple[str, Excerpt]:
+    text = observation.content
+    excerpt = observation.excerpt or Excerpt(min(len(text), PAGE))
+    return text if excerpt.view is None else excerpt.view, excerpt
+
+
 def fit(
     observation: Observation, step: int, room: int, count: Callable[[str], int], more: bool = True
 ) -> tuple[str, Excerpt | None]:
@@ -72,10 +84,7 @@ def fit(
     says, PAGE characters at most where it has none, and less where `count(text)` tokens would be more
     than `room` (as far as cutting helps). `more` says whether the model can ask for the rest.
     """
-    text = observation.content
-    excerpt = observation.excerpt or Excerpt(min(len(text), PAGE))
-    if excerpt.view is not None:
-        text = excerpt.view
+    text, excerpt = _shown_of(observation)
     wanted = keep = excerpt.head + excerpt.tail
     while True:
         tail = excerpt.tail * keep // max(1, wanted)

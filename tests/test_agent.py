@@ -437,6 +437,24 @@ def test_a_long_observation_is_clipped_with_a_mark_and_kept_whole_in_the_run() -
     assert len(run.steps[0].observation.content) == 20000
 
 
+def test_no_more_of_a_long_result_is_tokenized_than_is_shown() -> None:
+    @tool
+    def read() -> str:
+        """Read the file."""
+        return "word " * 400_000
+
+    counted: list[int] = []
+
+    class Counting(ScriptedEndpoint):
+        def count(self, prompt: Prompt) -> int:
+            counted.append(len(prompt.text))
+            return super().count(prompt)
+
+    endpoint = Counting([WRITE(ToolCall("I read it now.", "read", {})), finish()])
+    assert Agent(endpoint, [read]).run("What is in it?").status == "finished"
+    assert max(counted) < 10_000
+
+
 def test_a_context_too_small_for_the_prompt_ends_before_any_model_call(stock: Tool) -> None:
     endpoint = ScriptedEndpoint([call()], n_ctx=60)
     run = Agent(endpoint, [stock]).run("x")
