@@ -76,19 +76,23 @@ def open_native(endpoint: Endpoint, loop: Loop, replaceable: bool) -> NativeLoop
     Raises:
         UsageError: the endpoint has none.
     """
-    wanted = {"citations": loop.policy.cite, "plans": loop.policy.strategy == "plan"}
+    api = ChatApi(endpoint) if isinstance(endpoint, ServerEndpoint) else None
+    wanted = {
+        "citations": loop.policy.cite,
+        "plans": loop.policy.strategy == "plan",
+        "a repeat_penalty": loop.sampling.repeat_penalty != 1 and api is not None and not api.penalises,
+    }
     if lacking := [name for name, is_wanted in wanted.items() if is_wanted]:
         if replaceable:
             return None
         raise UsageError(f"the protocol native has no place for {lacking[0]}", "Use the json protocol.")
-    if not isinstance(endpoint, ServerEndpoint):
+    if api is None:
         if replaceable:
             return None
         raise UsageError(
             f"{endpoint.name} has no tool calling of its own",
             "The protocol native is for one server: -m openai:http://host:8000/v1#MODEL.",
         )
-    api = ChatApi(endpoint)
     if replaceable and (why := objection_to_native(api)):
         endpoint.notices.append(f"protocol {loop.protocol.version}, since the server {why}")
         return None

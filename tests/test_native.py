@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localreact import Agent, Call, Guards, Run
+from localreact import Agent, Call, Guards, Run, Sampling
 from localreact.endpoints import chat_api, probe
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.errors import UsageError
@@ -484,6 +484,21 @@ def test_a_hung_tool_ends_with_the_runs_deadline() -> None:
     running, events, _ = native([calls(("hang", {"reason": "x"}))], hang, deadline=0.7)
     assert running.outcome.status == "deadline"
     assert "the run's time was up" in str([e.observation for e in events if isinstance(e, ToolEnded)])
+
+
+def test_a_repeat_penalty_is_sent_where_the_chat_api_has_one(counting: Tool) -> None:
+    sampling = Sampling(repeat_penalty=1.2)
+    with (
+        serving(Fake("llama-server", chat=[BOLT, says("3")])) as fake,
+        Agent(fake.address, [counting], protocol="native", sampling=sampling) as agent,
+    ):
+        assert agent.run("How many bolts?").answer == "3"
+    assert (fake.chats[-1]["repeat_penalty"], fake.chats[-1]["repeat_last_n"]) == (1.2, 64)
+    with (
+        serving(Fake("ollama")) as fake,
+        pytest.raises(UsageError, match="no place for a repeat_penalty"),
+    ):
+        Agent(fake.address, [counting], protocol="native", sampling=sampling)
 
 
 def test_plans_and_citations_have_no_place_here(counting: Tool) -> None:

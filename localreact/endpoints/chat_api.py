@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localreact.endpoints.answers import TOO_LONG
+from localreact.endpoints.llama_server import penalty
 from localreact.endpoints.neutral import markers_of, neutral
 from localreact.endpoints.server import ServerEndpoint, estimate
 from localreact.errors import ContextOverflowError, EndpointError, ServerError
@@ -52,6 +53,9 @@ class ChatApi:
         self._transport = server.dialect.transport
         patience = self._transport.patience
         self._patience = replace(patience, idle=max(patience.idle, IDLE))
+        self.penalises = server.dialect.kind == "llama-server"
+        """Whether it takes a repeat penalty here too."""
+
         self._path = "/chat/completions" if server.dialect.kind == "openai" else "/v1/chat/completions"
 
     def count(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
@@ -86,6 +90,8 @@ class ChatApi:
             "seed": sampling.seed,
             "stream": False,
         }
+        if sampling.repeat_penalty != 1 and self.penalises:
+            body |= penalty(sampling)
         if tools:
             body |= {"tools": [_tool(each) for each in tools], "tool_choice": choice}
         try:
