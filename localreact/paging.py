@@ -56,7 +56,7 @@ def next_page(state: RunState, call: ToolCall) -> Observation:
     """The next stretch of the result that a call of `more` names."""
     left_off = rests(state)
     ref = str(call.arguments.get("ref", ""))
-    number = int(ref) if ref.isascii() and ref.isdigit() else 0
+    number = {str(each): each for each in left_off}.get(ref, 0)
     if number not in left_off:
         refs = ", ".join(map(str, left_off)) or "none"
         return Observation(MORE, f"there is no more to read of {ref!r}; there is of: {refs}", False, False)
