@@ -151,9 +151,6 @@ class Agent(AsyncTwins):
         self.permission = Permission(approval, max_cost, over_budget)
         self.notices = self.toolbox.notices
         """What a person should know of the tools."""
-        self.sampling = sampling
-        self.evidence_gate = evidence_gate
-        self.cite = cite
         self.trace = None if trace is None else Path(trace)
         self._observers = tuple(observers)
         self._owned = ExitStack()

@@ -18,7 +18,6 @@ from localreact.budgets import SHORTEST_TURN
 from localreact.context import Transcript
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.chat_api import (
-    REFUSALS,
     ChatApi,
     Message,
     NativeCall,
@@ -28,6 +27,7 @@ from localreact.endpoints.chat_api import (
     remember,
 )
 from localreact.endpoints.http import StoppedError, stopped_by
+from localreact.endpoints.probe import REFUSALS
 from localreact.endpoints.server import ServerEndpoint
 from localreact.errors import ProtocolError, ServerError, UsageError
 from localreact.loop import Loop, concluded

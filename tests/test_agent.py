@@ -587,7 +587,7 @@ def test_no_token_is_evaluated_twice(agent: Agent, smollm2: LlamaEndpoint) -> No
     run = agent.run("What is 17*23?")
     assert len(run.steps) > 1
     last = run.steps[-1].usage
-    held = max((held for held in smollm2._scheduler.memory.sequences), key=lambda held: held.used)
+    held = max((held for held in smollm2._scheduler.memory._held), key=lambda held: held.used)
     assert smollm2._scheduler.evaluated - before == len(held.ids) - run.steps[0].usage.reused
     assert last.prompt < len(held.ids) <= last.prompt + last.generated
     for step, after in zip(run.steps, run.steps[1:], strict=False):

@@ -12,14 +12,13 @@ from typing import Any
 from localreact.endpoints.answers import TOO_LONG
 from localreact.endpoints.llama_server import penalty
 from localreact.endpoints.neutral import markers_of, neutral
+from localreact.endpoints.probe import LONGEST, REFUSALS
 from localreact.endpoints.server import ServerEndpoint, estimate
 from localreact.errors import ContextOverflowError, EndpointError, ServerError
 from localreact.protocols.reasoning import split
 from localreact.types import Limits, Reasoning, Sampling, ToolSpec, Usage
 
 Message = dict[str, Any]
-REFUSALS = (400, 404, 405, 422, 500, 501)
-LONGEST = 180.0  # seconds for the question that finds out
 IDLE = 600.0  # seconds for a reply, which comes all at once
 
 

@@ -192,7 +192,7 @@ def test_threads_that_start_at_once_evaluate_one_opening(opened: Opener) -> None
 def test_a_question_is_not_kept_with_the_opening(opened: Opener) -> None:
     endpoint = opened()
     complete(endpoint, "first")
-    kept = [held.ids for held in endpoint._scheduler.memory.sequences if held.opening]
+    kept = [held.ids for held in endpoint._scheduler.memory._held if held.opening]
     assert kept == [endpoint.encode(OPENING)]
 
 
@@ -297,7 +297,7 @@ def test_cancelling_one_turn_leaves_its_neighbour_alone(
         gate.open()
         assert cancelled.result().stop == "cancelled"
         assert neighbour.result().tokens == wanted
-    assert all(not held.busy for held in endpoint._scheduler.memory.sequences)
+    assert all(not held.busy for held in endpoint._scheduler.memory._held)
 
 
 def test_closing_a_generator_frees_its_place(opened: Opener) -> None:
