@@ -246,23 +246,24 @@ class NativeLoop:
             closed = ""
             if number:
                 plan, closed = self._after_the_calls_before(state, plan)
+            turn: Turn | None = None
             try:
                 turn = _turn(reply.thought if number == 0 else "", call)
+                problem = policy.objection(turn, plan, self.loop.policy)
             except ProtocolError as error:
-                yield from self._refuse(state, plan, share, error.message, same_reply=number > 0)
-                messages.append(_result(call, error.message))
-                continue
-            if closed and isinstance(turn, ToolCall):  # no step of the run: nobody read on in between
+                problem = error.message
+            if closed and (problem or not isinstance(turn, Finish)):  # the model is told; it takes no step
                 messages.append(_result(call, f"not executed: {closed}"))
                 yield GuardActed(step - 1, "turn", "refused", f"{call.name} not executed: {closed}")
                 continue
+            if turn is None:
+                yield from self._refuse(state, plan, share, problem, same_reply=number > 0)
+                messages.append(_result(call, problem))
+                continue
             yield TurnRead(step, turn)
-            problem = policy.objection(turn, plan, self.loop.policy)
             if isinstance(turn, Finish) and not problem:
                 state.add(share, turn, closing=plan.closing, same_reply=number > 0)
                 return policy.ending_of(turn, plan, self.loop.policy)  # insufficient: no check is made
-            if not problem and number and step >= self.loop.budgets.max_steps:
-                problem = "not executed: the last step is kept for an answer"
             if not problem and (stopped := stopped_by(limits)):
                 problem = f"not executed: the run is being stopped ({stopped})"
             call_id, seconds = f"{state.run_id}:{step}", 0.0
@@ -294,6 +295,8 @@ class NativeLoop:
         judged = guards.judge(state.steps, self.loop.policy.guards)
         tools = tuple(tool for tool in plan.spec.tools if tool.name not in judged.tools)
         plan = replace(plan, spec=replace(plan.spec, tools=tools, excluded=judged.calls))
+        if len(state.steps) >= self.loop.budgets.max_steps - 1:
+            return plan, "the last step is kept for an answer"
         if state.failed_calls >= self.loop.budgets.max_tool_errors:
             return plan, f"{state.failed_calls} calls in a row failed"
         return plan, judged.stuck

@@ -98,14 +98,27 @@ def test_all_calls_of_one_reply_are_executed_in_order_and_the_replies_counted(
 
 
 def test_budgets_hold_for_calls_not_only_for_replies(counting: Tool, executed: list[str]) -> None:
-    many = calls(*[("stock", {"sku": str(number)}) for number in range(9)])
+    """Calls that are too many take no steps, so that the last one is for the answer, as they are told."""
+    many = calls(*[("stock", {"sku": str(number)}) for number in range(8)], ("stock", "{broken"))
     with (
         serving(Fake("openai", chat=[many, says("3")])) as fake,
         Agent(fake.address, [counting], protocol="native", max_steps=4) as agent,
     ):
         run = agent.run("How many?")
     assert executed == ["0", "1", "2"]
-    assert run.status == "max_steps"
+    assert said_by_tools(fake)[3:] == ["not executed: the last step is kept for an answer"] * 6
+    assert fake.chats[-1]["tool_choice"] == "none"
+    assert (run.status, run.reason, run.answer, len(run.steps)) == ("partial", "max_steps", "3", 4)
+
+
+def test_that_something_is_missing_can_be_said_after_calls_that_are_too_many(counting: Tool) -> None:
+    looked = calls(("stock", {"sku": "nut"}))
+    many = calls(
+        *[("stock", {"sku": str(number)}) for number in range(3)], ("insufficient", {"missing": "x"})
+    )
+    running, _, _ = native([looked, many], counting, max_steps=3)
+    run = running.outcome
+    assert (run.status, run.missing, len(run.steps)) == ("insufficient", "x", 3)
 
 
 def test_what_is_wrong_with_a_call_is_told_and_nothing_else_happens(
