@@ -168,7 +168,7 @@ def _from_function(
             )
         default = ... if parameter.default is parameter.empty else parameter.default
         said = described.get(parameter.name)
-        more = {"description": said} if said else {}  # what the hint says stands otherwise
+        more: dict[str, Any] = {"description": said} if said else {}  # what the hint says stands otherwise
         # A name of its own for each field: a parameter may be called `copy` or `model_validate`.
         fields[f"p{len(fields)}"] = (
             hints[parameter.name],
