@@ -22,7 +22,7 @@ from localreact.checks import Check
 from localreact.decoding import samplers
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.reasoning import reasoning_budget
-from localreact.endpoints.resolve import open_endpoint
+from localreact.endpoints.resolve import check_sampling, open_endpoint
 from localreact.guards import Guards
 from localreact.loop import Loop
 from localreact.observers import Observer, observed
@@ -94,7 +94,8 @@ class Agent(AsyncTwins):
         MissingPartError, ModelError, EndpointError: the model can't be had.
         ToolDefinitionError: a tool can't be offered.
         GrammarError: a tool's schema, or citing or planning, can't be enforced.
-        UsageError: citing or planning without tools, or a plan that `max_steps` has no turns for.
+        UsageError: citing or planning without tools, a plan that `max_steps` has no turns for, or sampling
+            that the model's server doesn't have.
     """
 
     def __init__(
@@ -150,9 +151,6 @@ class Agent(AsyncTwins):
         self.permission = Permission(approval, max_cost, over_budget)
         self.notices = self.toolbox.notices
         """What a person should know of the tools."""
-        self.sampling = sampling
-        self.evidence_gate = evidence_gate
-        self.cite = cite
         self.trace = None if trace is None else Path(trace)
         self._observers = tuple(observers)
         self._owned = ExitStack()
@@ -162,6 +160,7 @@ class Agent(AsyncTwins):
         if self.endpoint is not model:
             self._owned.callback(self.endpoint.close)
         try:
+            check_sampling(self.endpoint, sampling)
             self.budgets = replace(
                 self.budgets, reasoning_tokens=reasoning_budget(self.endpoint, reasoning_tokens)
             )

@@ -27,13 +27,14 @@ def for_run(loop: Loop, tool_choice: str, answer: Any) -> Loop:
 
     Raises:
         UsageError: no such tool choice, or nothing that can be an answer's type.
-        GrammarError: it can't be held by a grammar.
+        GrammarError: it can't be held by a grammar, or the protocol has no words for it.
     """
     policy, endpoint = replace(loop.policy, tool_choice=tool_choice), loop.endpoint
     if answer is None:
         return replace(loop, policy=policy)
     kind = answer_type(answer)
     if not loop.languages:
+        loop.protocol.check(TurnSpec(answer_schema=kind.schema))
         return replace(loop, policy=replace(policy, answer_type=kind, answer_schema=kind.schema))
     enforced, _ = enforceable(ToolSpec("finish", "", kind.schema), loop.languages[0])
     policy = replace(policy, answer_type=kind, answer_schema=enforced.parameters)

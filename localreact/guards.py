@@ -219,9 +219,13 @@ def _says_nothing(text: str) -> bool:
     return text in _EMPTY or _NOTHING.match(text) is not None
 
 
-@lru_cache(maxsize=512)
 def _vocabulary(text: str) -> frozenset[str]:
-    return frozenset(words(unicodedata.normalize("NFKC", text[:COMPARED])))
+    return _words_in(text[:COMPARED])
+
+
+@lru_cache(maxsize=512)
+def _words_in(text: str) -> frozenset[str]:
+    return frozenset(words(unicodedata.normalize("NFKC", text)))
 
 
 def _unknown_calls(steps: Sequence[Step]) -> tuple[tuple[str, Mapping[str, Any]], ...]:

@@ -252,17 +252,26 @@ class Loop:
         if observation is None:
             name = turn.tool if isinstance(turn, ToolCall) else "finish"
             observation = Observation(name, problem, ok=False, executed=False)
-        acts = guards.acts_on(state.steps, turn, observation, self.policy.guards)
-        observation = replace(observation, note=guards.note(acts))
-        transcript.model(completion.text, completion.tokens)
-        window = self._window(cancel)
-        yield from window.make_room(state, transcript, 2 * SHORTEST_TURN, observation)
-        cited_as = step if self.policy.cite and observation.ok else None
-        shown = window.fit(transcript, observation, step, cited_as, more=paging.MORE not in self.toolbox)
+        unmet = guard == "check"
+        try:
+            acts = guards.acts_on(state.steps, turn, observation, self.policy.guards)
+            observation = replace(observation, note=guards.note(acts))
+            transcript.model(completion.text, completion.tokens)
+            window = self._window(cancel)
+            yield from window.make_room(state, transcript, 2 * SHORTEST_TURN, observation)
+            cited_as = step if self.policy.cite and observation.ok else None
+            shown = window.fit(transcript, observation, step, cited_as, more=paging.MORE not in self.toolbox)
+        except BaseException as error:  # what was done is told, whatever keeps the model from reading it
+            state.add(completion, turn, observation, closing=plan.closing, unmet=unmet)
+            ended = ToolEnded(step, call_id, observation, seconds)
+            if isinstance(error, GeneratorExit):
+                state.untold = ended
+            else:
+                yield ended
+            raise
         observation = replace(observation, excerpt=shown.excerpt)
         transcript.user(self.protocol.observation(shown, cited_as))
         clipped = shown.content if shown.content != observation.content else None
-        unmet = guard == "check"
         state.add(completion, turn, observation, shown=clipped, closing=plan.closing, unmet=unmet)
         yield ToolEnded(step, call_id, observation, seconds, clipped)
         if not observation.executed:

@@ -18,7 +18,6 @@ from localreact.budgets import SHORTEST_TURN
 from localreact.context import Transcript
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.chat_api import (
-    REFUSALS,
     ChatApi,
     Message,
     NativeCall,
@@ -28,6 +27,7 @@ from localreact.endpoints.chat_api import (
     remember,
 )
 from localreact.endpoints.http import StoppedError, stopped_by
+from localreact.endpoints.probe import REFUSALS
 from localreact.endpoints.server import ServerEndpoint
 from localreact.errors import ProtocolError, ServerError, UsageError
 from localreact.loop import Loop, concluded
@@ -76,19 +76,23 @@ def open_native(endpoint: Endpoint, loop: Loop, replaceable: bool) -> NativeLoop
     Raises:
         UsageError: the endpoint has none.
     """
-    wanted = {"citations": loop.policy.cite, "plans": loop.policy.strategy == "plan"}
+    api = ChatApi(endpoint) if isinstance(endpoint, ServerEndpoint) else None
+    wanted = {
+        "citations": loop.policy.cite,
+        "plans": loop.policy.strategy == "plan",
+        "a repeat_penalty": loop.sampling.repeat_penalty != 1 and api is not None and not api.penalises,
+    }
     if lacking := [name for name, is_wanted in wanted.items() if is_wanted]:
         if replaceable:
             return None
         raise UsageError(f"the protocol native has no place for {lacking[0]}", "Use the json protocol.")
-    if not isinstance(endpoint, ServerEndpoint):
+    if api is None:
         if replaceable:
             return None
         raise UsageError(
             f"{endpoint.name} has no tool calling of its own",
             "The protocol native is for one server: -m openai:http://host:8000/v1#MODEL.",
         )
-    api = ChatApi(endpoint)
     if replaceable and (why := objection_to_native(api)):
         endpoint.notices.append(f"protocol {loop.protocol.version}, since the server {why}")
         return None
@@ -239,19 +243,27 @@ class NativeLoop:
         for number, call in enumerate(reply.calls):
             step = len(state.steps) + 1
             share = completion if number == 0 else Completion("", completion.stop)
+            closed = ""
+            if number:
+                plan, closed = self._after_the_calls_before(state, plan)
+            turn: Turn | None = None
             try:
                 turn = _turn(reply.thought if number == 0 else "", call)
+                problem = policy.objection(turn, plan, self.loop.policy)
             except ProtocolError as error:
-                yield from self._refuse(state, plan, share, error.message, same_reply=number > 0)
-                messages.append(_result(call, error.message))
+                problem = error.message
+            if closed and (problem or not isinstance(turn, Finish)):  # the model is told; it takes no step
+                messages.append(_result(call, f"not executed: {closed}"))
+                yield GuardActed(step - 1, "turn", "refused", f"{call.name} not executed: {closed}")
+                continue
+            if turn is None:
+                yield from self._refuse(state, plan, share, problem, same_reply=number > 0)
+                messages.append(_result(call, problem))
                 continue
             yield TurnRead(step, turn)
-            problem = policy.objection(turn, plan, self.loop.policy)
             if isinstance(turn, Finish) and not problem:
                 state.add(share, turn, closing=plan.closing, same_reply=number > 0)
                 return policy.ending_of(turn, plan, self.loop.policy)  # insufficient: no check is made
-            if not problem and number and step >= self.loop.budgets.max_steps:
-                problem = "not executed: the last step is kept for an answer"
             if not problem and (stopped := stopped_by(limits)):
                 problem = f"not executed: the run is being stopped ({stopped})"
             call_id, seconds = f"{state.run_id}:{step}", 0.0
@@ -277,6 +289,17 @@ class NativeLoop:
             for act in acts:
                 yield GuardActed(act.step, act.guard, act.action, act.detail)
         return None
+
+    def _after_the_calls_before(self, state: RunState, plan: Plan) -> tuple[Plan, str]:
+        """What of the plan still holds for a later call of one reply, and why none is made any more."""
+        judged = guards.judge(state.steps, self.loop.policy.guards)
+        tools = tuple(tool for tool in plan.spec.tools if tool.name not in judged.tools)
+        plan = replace(plan, spec=replace(plan.spec, tools=tools, excluded=judged.calls))
+        if len(state.steps) >= self.loop.budgets.max_steps - 1:
+            return plan, "the last step is kept for an answer"
+        if state.failed_calls >= self.loop.budgets.max_tool_errors:
+            return plan, f"{state.failed_calls} calls in a row failed"
+        return plan, judged.stuck
 
     def _room(self, messages: Sequence[Message]) -> policy.Room:
         needed, size = self.api.count(messages, self._tools), self.api.server.n_ctx
@@ -329,8 +352,9 @@ def run_native(
         yield replace(changed, reason=error.message)
     for step in state.steps:
         if step.turn is not None and step.observation is not None:
+            seen = step.observation.content if step.shown is None else step.shown
             transcript.model(loop.protocol.write(step.turn))
-            transcript.user(loop.protocol.observation(step.observation))
+            transcript.user(loop.protocol.observation(replace(step.observation, content=seen)))
     return (yield from loop.run(state, transcript, cancel))
 
 
@@ -357,4 +381,5 @@ def _completion(reply: Reply, seconds: float) -> Completion:
         spans=(Span("sampled", text),),
         usage=reply.usage,
         timings=Timings(generate_s=seconds),
+        neutralised=reply.neutralised,
     )

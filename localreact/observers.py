@@ -51,5 +51,10 @@ def observed(
             if event is not None and not isinstance(event, RunEnded):
                 closed = isinstance(error, GeneratorExit | KeyboardInterrupt)
                 reason = "the stream was closed" if closed else f"{type(error).__name__}: {error}"
-                record(state.ended(Ending("cancelled" if closed else "endpoint_error", reason)))
+                try:
+                    events.close()
+                finally:
+                    if state.untold is not None:
+                        record(state.untold)
+                    record(state.ended(Ending("cancelled" if closed else "endpoint_error", reason)))
             raise

@@ -56,13 +56,25 @@ def next_page(state: RunState, call: ToolCall) -> Observation:
     """The next stretch of the result that a call of `more` names."""
     left_off = rests(state)
     ref = str(call.arguments.get("ref", ""))
-    number = int(ref) if ref.isascii() and ref.isdigit() else 0
+    number = {str(each): each for each in left_off}.get(ref, 0)
     if number not in left_off:
         refs = ", ".join(map(str, left_off)) or "none"
         return Observation(MORE, f"there is no more to read of {ref!r}; there is of: {refs}", False, False)
     start, text = left_off[number], _document_of(state, number)
     page = text[start : start + PAGE]
     return Observation(MORE, page, excerpt=Excerpt(len(page), step=number, start=start, total=len(text)))
+
+
+def shown_at_most(observation: Observation) -> str:
+    """What the model is shown of a result where there is room for it, but for the mark."""
+    text, excerpt = _shown_of(observation)
+    return text[: excerpt.head] + text[max(excerpt.head, len(text) - excerpt.tail) :]
+
+
+def _shown_of(observation: Observation) -> tuple[str, Excerpt]:
+    text = observation.content
+    excerpt = observation.excerpt or Excerpt(min(len(text), PAGE))
+    return text if excerpt.view is None else excerpt.view, excerpt
 
 
 def fit(
@@ -72,10 +84,7 @@ def fit(
     says, PAGE characters at most where it has none, and less where `count(text)` tokens would be more
     than `room` (as far as cutting helps). `more` says whether the model can ask for the rest.
     """
-    text = observation.content
-    excerpt = observation.excerpt or Excerpt(min(len(text), PAGE))
-    if excerpt.view is not None:
-        text = excerpt.view
+    text, excerpt = _shown_of(observation)
     wanted = keep = excerpt.head + excerpt.tail
     while True:
         tail = excerpt.tail * keep // max(1, wanted)

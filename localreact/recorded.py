@@ -11,15 +11,15 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from localreact import policy
 from localreact.endpoints.base import Endpoint
 from localreact.errors import UsageError
 from localreact.loop import Loop
-from localreact.run import RunState
+from localreact.run import Run, RunState
 from localreact.tools import Call, Tool, Toolbox
 from localreact.tools.permission import Permission
 from localreact.trace.compare import difference
@@ -38,7 +38,7 @@ from localreact.trace.events import (
 )
 from localreact.trace.jsonl import TRACE_VERSION
 from localreact.trace.reading import Trace, Unknown, retokenized
-from localreact.types import Completion, Observation, Span, ToolCall
+from localreact.types import Completion, Observation, Span, Status, ToolCall
 
 UNKNOWN = (
     "the outcome is unknown: the run was stopped while this call was under way. It may have taken effect; "
@@ -63,6 +63,8 @@ class Recording:
             events = tuple(e.event for e in trace.effective if not isinstance(e.event, Unknown))
             if isinstance(last := events[-1], RunEnded) and last.status in OUTSIDE:
                 events = events[:-1]
+        self._whole = whole
+        self._verdicts = _verdicts(events)
         self._seconds = trace.seconds
         self.size = trace.size
         self.same_model = same_model
@@ -77,11 +79,18 @@ class Recording:
         self._refusals = _refusals(self._pending)
 
     def loop(self, loop: Loop, execute: bool = False) -> Loop:
-        """The loop with the recording before its model and, unless calls are to be executed, its tools."""
+        """The loop with the recording before its model, its checks and, unless calls are to be executed,
+        its tools. Where the whole is gone through again, no check is made."""
         endpoint = cast(Endpoint, _Endpoint(loop.endpoint, self._completions))
         toolbox = loop.toolbox if execute else cast(Toolbox, _Toolbox(loop.toolbox, self._observations))
         permission = cast(Permission, _Permission(loop.permission, self._refusals))
-        return replace(loop, endpoint=endpoint, toolbox=toolbox, permission=permission)
+        checks = (self._verdict, *(() if self._whole else loop.policy.checks))
+        policy = replace(loop.policy, checks=checks)
+        return replace(loop, endpoint=endpoint, toolbox=toolbox, permission=permission, policy=policy)
+
+    def _verdict(self, run: Run) -> str:
+        """What the checks said then of the answer that this run ends with."""
+        return self._verdicts.get(len(run.steps) + 1, "")
 
     def pairs(self, events: Iterator[Event], state: RunState) -> Iterator[tuple[Event, Event]]:
         """Each recorded event, and what comes now. Nothing that was recorded is done for the next pair
@@ -144,6 +153,17 @@ def _refusals(events: Iterable[Event]) -> dict[int, str]:
             found[event.step] = ""
         elif isinstance(event, ToolEnded):
             found.setdefault(event.step, event.observation.content)
+    return found
+
+
+def _verdicts(events: Sequence[Event]) -> dict[int, str]:
+    """What the checks said against answers, by the step."""
+    found = {e.step: e.detail for e in events if isinstance(e, GuardActed) and e.guard == "check"}
+    match events[-1]:
+        case RunEnded(status="partial", reason=reason, steps=step) if reason not in get_args(Status):
+            found[step] = reason
+        case ToolEnded(step=step, observation=Observation(tool="finish", content=said)):
+            found[step] = said  # the run was killed before it could say that a check did
     return found
 
 

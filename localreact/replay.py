@@ -6,12 +6,11 @@ import bisect
 import inspect
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeGuard, get_args
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from localreact.agent import Agent
-from localreact.checks import Check
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.cards import GENERIC
 from localreact.endpoints.chat import TRANSCRIPT, ChatFormat
@@ -19,7 +18,7 @@ from localreact.errors import EndpointError, UsageError
 from localreact.guards import Guards
 from localreact.tools import Tool
 from localreact.trace.compare import difference
-from localreact.trace.events import Event, GuardActed, RunStarted, StepStarted, TurnCompleted
+from localreact.trace.events import RunStarted, StepStarted, TurnCompleted
 from localreact.trace.reading import Trace
 from localreact.types import (
     Completion,
@@ -28,7 +27,6 @@ from localreact.types import (
     Reasoning,
     Sampling,
     Span,
-    Status,
     ToolSpec,
     TurnGrammar,
 )
@@ -67,7 +65,7 @@ def replay(
         tools = [Tool(spec, _not_called) for spec in _specs(began)]
     exact = bool(began.setup) or endpoint is not None
     settings = {**began.settings, **began.setup}
-    settings["checks"] = [_verdicts(trace)] if settings.get("checks") else []
+    settings["checks"] = ()  # what they said is recorded
     if "guards" in settings:
         settings["guards"] = TypeAdapter(Guards).validate_python(settings["guards"])
     taken = inspect.signature(Agent.__init__).parameters.keys() - {"tools", "protocol", "n_ctx"}
@@ -96,18 +94,6 @@ def _specs(began: RunStarted) -> Iterable[ToolSpec]:
             )
         return ()
     return TypeAdapter(tuple[ToolSpec, ...]).validate_python(began.setup["tools"])
-
-
-def _verdicts(trace: Trace) -> Check:
-    """What the checks said then, in the place of the checks."""
-    said = {event.step: event.detail for event in trace.events if _is_refusal(event)}
-    if (ended := trace.ended) and ended.status == "partial" and ended.reason not in get_args(Status):
-        said[ended.steps] = ended.reason
-    return lambda run: said.get(len(run.steps) + 1)
-
-
-def _is_refusal(event: Event) -> TypeGuard[GuardActed]:
-    return isinstance(event, GuardActed) and event.guard == "check"
 
 
 def _not_called(**arguments: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from localreact.errors import UsageError
 from localreact.grammar import quotes
-from localreact.trace.events import Event, RunEnded
+from localreact.trace.events import Event, RunEnded, ToolEnded
 from localreact.types import Closing, Completion, Evidence, Observation, Source, Status, Timings, Turn, Usage
 
 Problem = Literal["refused", "length"]
@@ -119,6 +119,9 @@ class RunState:
 
     late: bool = False
     """What is left of the deadline is for the answer."""
+
+    untold: ToolEnded | None = None
+    """What a call gave whose run was closed before it could say so."""
 
     digest: Digest = field(default_factory=Digest)
     recorded: tuple[int, int, Completion | None] | None = None

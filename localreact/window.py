@@ -41,7 +41,8 @@ class Window:
         room = before = self.room(transcript)
         wanted += room.kept_for_last_turn(self.budgets)
         if observation is not None:
-            wanted += min(self._tokens_of(observation), room.size // 4)
+            most = replace(observation, content=paging.shown_at_most(observation))
+            wanted += min(self._tokens_of(most), room.size // 4)
         kept: int | None = None
         summary: Completion | None = None
         for keep in range(self.budgets.keep_steps, -1, -1):

@@ -381,6 +381,20 @@ def test_two_tools_of_one_name_are_refused_at_construction(stock: Tool) -> None:
         Agent(ScriptedEndpoint([]), [stock, stock])
 
 
+@pytest.mark.parametrize("protocol", ["bracket", "call"])
+def test_a_tool_that_a_protocol_cannot_call_is_refused_without_a_grammar_too(protocol: str) -> None:
+    takes = {"sku": {"type": "string"}, "in-stock": {"type": "boolean"}}
+    spec = ToolSpec("stock", "How many are left.", {"type": "object", "properties": takes})
+    with pytest.raises(GrammarError, match=f"tool 'stock' can't be called in the {protocol} protocol"):
+        Agent(ScriptedEndpoint([]), [Tool(spec, print)], protocol=protocol)
+
+
+def test_an_answer_that_a_protocol_cannot_give_is_refused_without_a_grammar_too(stock: Tool) -> None:
+    agent = Agent(ScriptedEndpoint([]), [stock], protocol="bracket")
+    with pytest.raises(GrammarError, match="an answer with a schema can't be written"):
+        agent.run("How many A7 are left?", answer=int)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"max_steps": 0}, {"max_tokens": 3}, {"deadline": -1.0}, {"sampling": Sampling(temperature=-1)}],
@@ -421,6 +435,24 @@ def test_a_long_observation_is_clipped_with_a_mark_and_kept_whole_in_the_run() -
     assert endpoint.count(endpoint.prompts[-1]) < 512
     assert run.steps[0].observation is not None
     assert len(run.steps[0].observation.content) == 20000
+
+
+def test_no_more_of_a_long_result_is_tokenized_than_is_shown() -> None:
+    @tool
+    def read() -> str:
+        """Read the file."""
+        return "word " * 400_000
+
+    counted: list[int] = []
+
+    class Counting(ScriptedEndpoint):
+        def count(self, prompt: Prompt) -> int:
+            counted.append(len(prompt.text))
+            return super().count(prompt)
+
+    endpoint = Counting([WRITE(ToolCall("I read it now.", "read", {})), finish()])
+    assert Agent(endpoint, [read]).run("What is in it?").status == "finished"
+    assert max(counted) < 10_000
 
 
 def test_a_context_too_small_for_the_prompt_ends_before_any_model_call(stock: Tool) -> None:
@@ -555,7 +587,7 @@ def test_no_token_is_evaluated_twice(agent: Agent, smollm2: LlamaEndpoint) -> No
     run = agent.run("What is 17*23?")
     assert len(run.steps) > 1
     last = run.steps[-1].usage
-    held = max((held for held in smollm2._scheduler.memory.sequences), key=lambda held: held.used)
+    held = max((held for held in smollm2._scheduler.memory._held), key=lambda held: held.used)
     assert smollm2._scheduler.evaluated - before == len(held.ids) - run.steps[0].usage.reused
     assert last.prompt < len(held.ids) <= last.prompt + last.generated
     for step, after in zip(run.steps, run.steps[1:], strict=False):

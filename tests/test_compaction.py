@@ -15,12 +15,20 @@ from localreact.context import Transcript
 from localreact.endpoints.chat import TRANSCRIPT
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.resolve import open_endpoint
-from localreact.errors import UsageError
+from localreact.errors import EndpointError, GrammarError, UsageError
 from localreact.guards import Guards
 from localreact.protocols import JsonProtocol, protocol
 from localreact.replay import replay
 from localreact.run import Digest, RunState, Step
-from localreact.trace.events import Compacted, Event, StepStarted, TurnCompleted
+from localreact.trace.events import (
+    Compacted,
+    Event,
+    RunEnded,
+    StepStarted,
+    ToolEnded,
+    ToolStarted,
+    TurnCompleted,
+)
 from localreact.trace.reading import load
 from localreact.trace.steps import stats_of
 from localreact.types import (
@@ -257,11 +265,11 @@ def summed(read: Tool, count: int, noted: str = NOTED, **options: Any) -> tuple[
 class Asked(ScriptedEndpoint):
     """Says `noted` wherever it is asked to sum up, and its replies and then an answer elsewhere."""
 
-    def __init__(self, replies: Sequence[str], noted: str, n_ctx: int) -> None:
+    def __init__(self, replies: Sequence[str], noted: str | BaseException, n_ctx: int) -> None:
         super().__init__(self._said([*replies, finish()]), n_ctx)
         self._noted = noted
 
-    def _said(self, replies: Sequence[str]) -> Iterator[str]:
+    def _said(self, replies: Sequence[str]) -> Iterator[str | BaseException]:
         for reply in replies:
             while self.prompts[-1].text.rpartition("User: ")[2].startswith(compaction.ASK):
                 yield self._noted
@@ -364,6 +372,50 @@ def test_a_run_that_was_summed_up_is_replayed_and_resumed(tmp_path: Path, read: 
         assert (resumed.status, len(resumed.steps)) == ("finished", 31)
         assert rest.prompts == straight.prompts[-len(rest.prompts) :]
         assert replay(load(tmp_path / "cut.jsonl")).difference == ""
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        (EndpointError("connection refused"), "endpoint_error"),
+        (GrammarError("no such turn"), "endpoint_error"),
+        (KeyboardInterrupt(), "cancelled"),
+        (None, "cancelled"),  # the stream is closed once the model has summed up
+    ],
+)
+def test_a_call_that_was_made_is_told_whatever_keeps_its_result_from_the_model(
+    tmp_path: Path, failure: BaseException | None, status: str
+) -> None:
+    path, pages = tmp_path / "run.jsonl", []
+
+    @tool(effects=True)
+    def read(page: str) -> str:
+        """Read on in the book."""
+        pages.append(page)
+        return entry(len(pages))
+
+    options: dict[str, Any] = {"max_steps": 60, "examples": 0, "summaries": True}
+    noted = failure or NOTED
+    running = Agent(Asked(calls(30), noted, 1000), [read], trace=path, **options).stream(QUESTION)
+    before: list[Event] = []
+    for event in running:
+        if failure is None and isinstance(event, Compacted) and isinstance(before[-1], ToolStarted):
+            break
+        before.append(event)
+    running.close()
+    made, recorded = len(pages), load(path)
+    *_, called, ended, end = (e for e in recorded.events if not isinstance(e, Compacted))
+    assert isinstance(called, ToolStarted)
+    assert isinstance(ended, ToolEnded)
+    assert (ended.step, ended.observation.content) == (made, entry(made))
+    assert isinstance(end, RunEnded)
+    assert (end.status, end.steps) == (status, made)
+    if failure is not None:
+        assert running.outcome.steps[-1].observation == ended.observation
+    assert replay(recorded).difference == ""
+    run = Agent(Asked(calls(30)[made:], NOTED, 1000), [read], **options).resume(path)
+    assert (run.status, len(pages)) == ("finished", 30)
+    assert not any(step.observation.unknown for step in run.steps if step.observation)
 
 
 # --- on models

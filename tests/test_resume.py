@@ -299,6 +299,25 @@ def test_a_call_that_was_being_written_when_asked_to_finish_is_not_made(tmp_path
     assert (resumed.status, made) == ("finished", ["one", "two"])
 
 
+@pytest.mark.parametrize("last", ["ToolEnded", "GuardActed"])
+def test_what_checks_said_is_recorded_and_later_answers_are_checked(tmp_path: Path, last: str) -> None:
+    """A check may look at the world, which goes on while a run is stopped."""
+    path, said = tmp_path / "run.jsonl", ["say it twice", "", "say it once", ""]
+    once, twice = (WRITE(Finish("It is paid now.", answer=answer)) for answer in ("paid", "paid, paid"))
+
+    def moody(run: Run) -> str:
+        return said.pop(0)
+
+    Agent(ScriptedEndpoint([PAY_1, once, twice]), [pay], trace=path, checks=[moody]).run("Pay both bills.")
+    assert len(said) == 2
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    end = max(number for number, line in enumerate(lines) if f'"{last}"' in line)
+    path.write_text("".join(lines[: end + 1]), "utf-8")  # killed before the answer that was accepted
+    run = Agent(ScriptedEndpoint([twice, once]), [pay], checks=[moody]).resume(path)
+    assert (run.status, run.answer, said) == ("finished", "paid", [])
+    assert [step.unmet for step in run.steps] == [False, True, True, False]
+
+
 def test_the_real_model_goes_on_with_the_same_tokens(smollm2: LlamaEndpoint, tmp_path: Path) -> None:
     agent = Agent(smollm2, load_tools(["calculator"], None), trace=tmp_path / "run.jsonl")
     straight = agent.run("What is 3*45+2*12?")

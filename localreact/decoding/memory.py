@@ -58,10 +58,6 @@ class Memory:
     def free(self) -> int:
         return self._context.n_ctx - len(self._users)
 
-    @property
-    def sequences(self) -> tuple[Held, ...]:
-        return tuple(self._held)
-
     def claim(self, ids: Sequence[int], opening: int, thread: threading.Thread | None) -> Held | None:
         """A sequence for a turn after `ids`, of which it holds what could be reused, but not the last.
         None where all sequences are busy."""

@@ -181,7 +181,8 @@ class Scheduler:
             while not self._closed:
                 if self._waiting or self._active:
                     return True
-                if not self._changed.wait(LINGER_S):
+                lingered = not self._changed.wait(LINGER_S)
+                if lingered and not self._waiting and not self._closed:  # both may change at the last moment
                     self._worker = None
                     return False
             if self._waiting or self._active:

@@ -18,6 +18,9 @@ from localreact.decoding import backend
 from localreact.errors import ModelError
 from localreact.types import Segment
 
+KEPT_TEXTS, LONGEST_KEPT = 4096, 2000
+"""Texts whose ids are kept, and characters of one: longer ones don't come again and again."""
+
 _MARKUP = re.compile(r"[<\[|].*[>\]|]", re.S)
 
 
@@ -50,7 +53,7 @@ class Vocab:
         self._special_pattern = _any_of(self._special)
         self.markers = frozenset(i for i in user_defined if _MARKUP.fullmatch(self._text(i)))
         self._markers_pattern = _any_of(map(self._text, self.markers))
-        self.encode_text = functools.lru_cache(maxsize=4096)(self._encode_text)
+        self._encode_kept = functools.lru_cache(maxsize=KEPT_TEXTS)(self._encode_text)
 
     def _text(self, token: int) -> str:
         return str(self._llama.llama_vocab_get_text(self.handle, token).decode("utf-8", "replace"))
@@ -131,8 +134,11 @@ class Vocab:
             start = found.start() + 1
         return [piece for piece in (*pieces, text[start:]) if piece]
 
-    def _encode_text(self, text: str) -> tuple[int, ...]:
+    def encode_text(self, text: str) -> tuple[int, ...]:
         """Ids of plain text; control tokens aren't recognised."""
+        return self._encode_kept(text) if len(text) <= LONGEST_KEPT else self._encode_text(text)
+
+    def _encode_text(self, text: str) -> tuple[int, ...]:
         data = text.encode("utf-8", "replace")
         room = len(data) + 8
         while True:

@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localreact.endpoints.answers import TOO_LONG
+from localreact.endpoints.llama_server import penalty
+from localreact.endpoints.neutral import markers_of, neutral
+from localreact.endpoints.probe import LONGEST, REFUSALS
 from localreact.endpoints.server import ServerEndpoint, estimate
 from localreact.errors import ContextOverflowError, EndpointError, ServerError
-from localreact.types import Limits, Sampling, ToolSpec, Usage
+from localreact.protocols.reasoning import split
+from localreact.types import Limits, Reasoning, Sampling, ToolSpec, Usage
 
 Message = dict[str, Any]
-REFUSALS = (400, 404, 405, 422, 500, 501)
-LONGEST = 180.0  # seconds for the question that finds out
 IDLE = 600.0  # seconds for a reply, which comes all at once
 
 
@@ -31,7 +33,8 @@ class NativeCall:
 
 @dataclass(frozen=True)
 class Reply:
-    """`message` is the assistant's, as it goes back in the next request."""
+    """`thought` is the model's reasoning, or what it said beside its calls; `message` the assistant's, as it
+    goes back in the next request."""
 
     content: str
     thought: str
@@ -39,6 +42,8 @@ class Reply:
     cut: bool
     message: Message
     usage: Usage
+    neutralised: int = 0
+    """Control markers that were broken in what the model was sent."""
 
 
 class ChatApi:
@@ -47,6 +52,9 @@ class ChatApi:
         self._transport = server.dialect.transport
         patience = self._transport.patience
         self._patience = replace(patience, idle=max(patience.idle, IDLE))
+        self.penalises = server.dialect.kind == "llama-server"
+        """Whether it takes a repeat penalty here too."""
+
         self._path = "/chat/completions" if server.dialect.kind == "openai" else "/v1/chat/completions"
 
     def count(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
@@ -62,7 +70,8 @@ class ChatApi:
         limits: Limits,
         sampling: Sampling,
     ) -> Reply:
-        """What the model says next. `choice` is `auto`, `none` or `required`.
+        """What the model says next. `choice` is `auto`, `none` or `required`. What users and tools say can't
+        become control tokens: what may be one there is sent broken.
 
         Raises:
             StoppedError: a limit ended the waiting.
@@ -70,15 +79,18 @@ class ChatApi:
             ContextOverflowError: the conversation is too long for it.
             EndpointError: it failed, or answered in another shape.
         """
+        sent, broken = self._neutral(messages)
         body: dict[str, Any] = {
             "model": self.server.model,
-            "messages": list(messages),
+            "messages": sent,
             "max_tokens": limits.max_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "seed": sampling.seed,
             "stream": False,
         }
+        if sampling.repeat_penalty != 1 and self.penalises:
+            body |= penalty(sampling)
         if tools:
             body |= {"tools": [_tool(each) for each in tools], "tool_choice": choice}
         try:
@@ -88,12 +100,21 @@ class ChatApi:
                 raise ContextOverflowError(error.message, error.hint) from error
             raise
         try:
-            return _reply(answer)
+            return replace(_reply(answer, self.server.tags), neutralised=broken)
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise EndpointError(
                 f"{self.server.name} answered a chat completion of another shape: "
                 f"{type(error).__name__}: {error}"
             ) from error
+
+    def _neutral(self, messages: Sequence[Message]) -> tuple[list[Message], int]:
+        markers, sent, broken = markers_of(self.server.chat), [], 0
+        for message in messages:
+            if message["role"] in ("user", "tool"):
+                content, count = neutral(message["content"], markers)
+                message, broken = {**message, "content": content}, broken + count
+            sent.append(message)
+        return sent, broken
 
 
 def _tool(spec: ToolSpec) -> Message:
@@ -101,7 +122,7 @@ def _tool(spec: ToolSpec) -> Message:
     return {"type": "function", "function": function}
 
 
-def _reply(answer: Mapping[str, Any]) -> Reply:
+def _reply(answer: Mapping[str, Any], tags: Reasoning) -> Reply:
     choice = answer["choices"][0]
     message = choice["message"]
     calls = []
@@ -121,9 +142,11 @@ def _reply(answer: Mapping[str, Any]) -> Reply:
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in calls
         ]
+    # Where the template opened the reasoning, and the server didn't set it apart, only its end is there.
+    reasoning, rest = split(content, replace(tags, opened=tags.opened and tags.close in content))
     return Reply(
-        content=content.strip(),
-        thought=str(message.get("reasoning_content") or (content if calls else "")).strip(),
+        content=rest.strip(),
+        thought=str(message.get("reasoning_content") or reasoning or (rest if calls else "")).strip(),
         calls=tuple(calls),
         cut=choice.get("finish_reason") == "length",
         message=back,

@@ -81,6 +81,10 @@ class Dialect(Protocol):
     def spellings(self) -> tuple[Spelling, ...]:
         """Every way in which such a server may take a grammar, the preferred language first."""
 
+    @property
+    def penalises(self) -> bool:
+        """Whether it takes `repeat_penalty` and `repeat_last_n`, as they are meant in process."""
+
     def about(self, limits: Limits | None) -> About:
         """
         Raises:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import queue
 import random
 import time
@@ -136,9 +137,14 @@ class Transport:
     # --- on the background loop
 
     async def _whole(self, method: str, path: str, body: Mapping[str, Any] | None, patience: Patience) -> Any:
-        async with self._answer(method, path, body, patience) as (response, chunks):
-            check_type(response.headers.get("content-type", ""), ("json",), self.address + path)
-            return parse(b"".join([chunk async for chunk in chunks]), self.address + path)
+        try:
+            async with self._answer(method, path, body, patience) as (response, chunks):
+                check_type(response.headers.get("content-type", ""), ("json",), self.address + path)
+                return parse(b"".join([chunk async for chunk in chunks]), self.address + path)
+        except EndpointError:
+            raise
+        except Exception as error:  # whatever it is, a run has to end with it
+            raise self._unexpected(path, error) from error
 
     async def _pump(
         self, path: str, body: Mapping[str, Any], put: Callable[[dict[str, Any] | BaseException | None], None]
@@ -164,7 +170,7 @@ class Transport:
         except EndpointError as error:
             put(error)
         except Exception as error:  # whatever it is, the caller must hear of it
-            put(EndpointError(f"{self.address}{path}: {type(error).__name__}: {self._clean(str(error))}"))
+            put(self._unexpected(path, error))
 
     @asynccontextmanager
     async def _answer(
@@ -173,9 +179,15 @@ class Transport:
         """A successful answer, of which the first byte is there, as chunks."""
         # Many runs at once may wait long for a connection: that says nothing of the server.
         timeout = httpx2.Timeout(patience.idle, connect=patience.connect, pool=None)
+        content, kind = None, {}
+        if body is not None:  # a lone surrogate, from a file's name say, can't be sent as it is
+            content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+            kind = {"content-type": "application/json"}
         begun = False  # from here on errors are the reader's, and final
         for attempt in range(1, patience.tries + 1):
-            request = self._client.build_request(method, self.address + path, json=body, timeout=timeout)
+            request = self._client.build_request(
+                method, self.address + path, content=content, headers=kind, timeout=timeout
+            )
             try:
                 response = await self._client.send(request, stream=True)
                 try:
@@ -242,6 +254,9 @@ class Transport:
             f"{self.address} can't be reached{tries}: {self._clean(str(error)) or type(error).__name__}",
             "Is the server running, and the address right?",
         )
+
+    def _unexpected(self, path: str, error: Exception) -> EndpointError:
+        return EndpointError(f"{self.address}{path}: {type(error).__name__}: {self._clean(str(error))}")
 
     def _clean(self, text: str) -> str:
         """What others said, without the key that some of them repeat."""

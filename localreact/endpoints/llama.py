@@ -31,7 +31,7 @@ from localreact.engines.free import FreeMatcher, cut_at_stop
 from localreact.engines.gbnf import GbnfEngine
 from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.engines.reasoning import ReasoningEngine
-from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ModelError, UsageError
+from localreact.errors import ContextOverflowError, EndpointError, GrammarError, UsageError
 from localreact.protocols.reasoning import closing, split
 from localreact.types import (
     FREE_TEXT,
@@ -119,6 +119,7 @@ class LlamaEndpoint:
         parallel = 1 if deterministic else parallel
         limit = self._model.n_ctx_train or 4096
         try:
+            self._engine = engine_for(engine, self._model.vocab)
             self._context = Context(
                 self._model,
                 n_ctx=n_ctx or min(self.card.n_ctx, limit),
@@ -127,12 +128,11 @@ class LlamaEndpoint:
                 # are large.
                 n_sequences=parallel + 2 if self._model.recurrent else 2 * parallel + 2,
             )
-        except ModelError:
+        except BaseException:
             self._model.close()
             raise
         self.n_ctx = self._context.n_ctx
         self._encoder = PromptEncoder(self._model.vocab)
-        self._engine = engine_for(engine, self._model.vocab)
         self.languages: tuple[str, ...] = (self._engine.language,) if self._engine else ()
         self._reasoning = ReasoningEngine(self._model.vocab, self.reasoning) if self.reasoning else None
         self._scheduler = Scheduler(self._context, parallel, deterministic, self._prefix_store())

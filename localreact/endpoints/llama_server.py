@@ -15,7 +15,7 @@ from localreact.endpoints.dialect import About, Piece, Request, Spelling
 from localreact.endpoints.http import QUICK, Transport
 from localreact.endpoints.neutral import looks_special
 from localreact.errors import EndpointError
-from localreact.types import Limits, Prompt, StopReason
+from localreact.types import Limits, Prompt, Sampling, StopReason
 
 _MARKUP = re.compile(r"(<[^<>\s]{1,60}>|\[/?[A-Z][A-Z_]{1,30}\])")
 KEPT_TEXTS = 4096
@@ -24,6 +24,7 @@ _STOPS: dict[str, StopReason] = {"eos": "eog", "word": "complete", "limit": "len
 
 class LlamaServer:
     kind = "llama-server"
+    penalises = True
     spellings = (
         Spelling("gbnf", "grammar", lambda text: {"grammar": text}),
         Spelling("json_schema", "json_schema", lambda text: {"json_schema": json.loads(text)}),
@@ -114,7 +115,9 @@ class LlamaServer:
 
     def request(self, request: Request) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling
-        body = {
+        # As in process: the penalty, truncation of the raw logits, then the temperature, and nothing else.
+        samplers = ["top_k", "top_p", "min_p", "temperature"]
+        body: dict[str, Any] = {
             "prompt": request.prompt,
             **request.constraint,
             "n_predict": request.max_tokens,
@@ -124,9 +127,8 @@ class LlamaServer:
             "top_p": sampling.top_p,
             "min_p": sampling.min_p,
             "seed": request.seed,
-            # As in process: truncation of the raw distribution, then the temperature, and nothing else.
-            "samplers": ["top_k", "top_p", "min_p", "temperature"],
-            "repeat_penalty": 1.0,
+            "samplers": samplers if sampling.repeat_penalty == 1 else ["penalties", *samplers],
+            **penalty(sampling),
             "cache_prompt": True,  # the server picks the slot that shares the longest prefix
             "return_tokens": True,
             "stream": True,
@@ -139,6 +141,16 @@ class LlamaServer:
 
     def reader(self) -> Callable[[Mapping[str, Any]], Piece]:
         return _piece
+
+
+def penalty(sampling: Sampling) -> dict[str, float]:
+    """The fields for it; the server's other penalties are off."""
+    return {
+        "repeat_penalty": sampling.repeat_penalty,
+        "repeat_last_n": sampling.repeat_last_n,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+    }
 
 
 def _piece(event: Mapping[str, Any]) -> Piece:

@@ -47,6 +47,16 @@ def markers_of(chat: ChatFormat) -> re.Pattern[str]:
     return re.compile("|".join([*map(re.escape, own), _KNOWN]), re.I)
 
 
+def neutral(text: str, markers: re.Pattern[str]) -> tuple[str, int]:
+    """A text that isn't trusted without whole markers, and how many were broken in it."""
+    broken = 0
+    while True:  # breaking one may leave another, where they overlap
+        text, count = markers.subn(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+        broken += count
+        if not count:
+            return text, broken
+
+
 def neutral_text(prompt: Prompt, markers: re.Pattern[str]) -> tuple[str, int]:
     """The prompt as one text, and how many markers were broken in what isn't trusted."""
     parts: list[str] = []
@@ -55,13 +65,9 @@ def neutral_text(prompt: Prompt, markers: re.Pattern[str]) -> tuple[str, int]:
 
     def flush() -> None:
         nonlocal broken
-        text = "".join(run)
+        text, count = neutral("".join(run), markers)
         run.clear()
-        while True:  # breaking one may leave another, where they overlap
-            text, count = markers.subn(lambda found: f"{found[0][0]} {found[0][1:]}", text)
-            broken += count
-            if not count:
-                break
+        broken += count
         parts.append(text)
 
     for segment in prompt.segments:

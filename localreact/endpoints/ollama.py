@@ -19,6 +19,7 @@ class Ollama:
     """Its chat templates are Go's, and aren't read: give one in Jinja, or get the plain transcript."""
 
     kind = "ollama"
+    penalises = True
     spellings = (Spelling("json_schema", "format", lambda text: {"format": json.loads(text)}),)
 
     def __init__(self, transport: Transport, model: str = "", n_ctx: int | None = None) -> None:
@@ -77,7 +78,8 @@ class Ollama:
                 "top_k": sampling.top_k,
                 "top_p": sampling.top_p,
                 "min_p": sampling.min_p,
-                "repeat_penalty": 1.0,
+                "repeat_penalty": sampling.repeat_penalty,
+                "repeat_last_n": sampling.repeat_last_n,
                 "seed": request.seed,
             },
         }

@@ -22,6 +22,7 @@ MAX_STOPS = 4  # OpenAI's bound; cutting is done here anyway
 
 class OpenAIText:
     kind = "openai"
+    penalises = False  # OpenAI's API has none, and what servers have beside it differs
     spellings = (
         # vLLM since 0.11 (its docs, "structured outputs"), and before.
         Spelling(

@@ -75,6 +75,14 @@ class ReplicaEndpoint:
         if len(failures) == len(self._replicas):
             raise failures[-1]
 
+    def check_sampling(self, sampling: Sampling) -> None:
+        """
+        Raises:
+            UsageError: one of the servers can't choose tokens so.
+        """
+        for replica in self._replicas:
+            replica.endpoint.check_sampling(sampling)
+
     def complete(
         self, prompt: Prompt, grammar: TurnGrammar | None, limits: Limits, sampling: Sampling, turn: int = 0
     ) -> Generator[Span, None, Completion]:

@@ -21,6 +21,7 @@ from localreact.endpoints.server import ServerEndpoint
 from localreact.endpoints.sglang import SGLang
 from localreact.endpoints.tgi import TGI
 from localreact.errors import MissingPartError, UsageError
+from localreact.types import Sampling
 
 DEFAULT_MODEL = "smollm2"
 DEFAULT_ENGINE = "llguidance"
@@ -89,6 +90,15 @@ def check_model(model: str) -> None:
         parse_addresses(model)
     else:
         model_path(model)
+
+
+def check_sampling(endpoint: Endpoint, sampling: Sampling) -> None:
+    """
+    Raises:
+        UsageError: a way to choose tokens that the endpoint's server doesn't have.
+    """
+    if isinstance(endpoint, ServerEndpoint | ReplicaEndpoint):
+        endpoint.check_sampling(sampling)
 
 
 def _deterministic(endpoint: Endpoint) -> Endpoint:

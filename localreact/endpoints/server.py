@@ -16,7 +16,7 @@ from localreact.endpoints.http import StoppedError
 from localreact.endpoints.neutral import markers_of, neutral_text
 from localreact.endpoints.reasoning import PAIRS, reasoning_of
 from localreact.engines.free import cut_at_stop
-from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ServerError
+from localreact.errors import ContextOverflowError, EndpointError, GrammarError, ServerError, UsageError
 from localreact.protocols.reasoning import closing, split
 from localreact.types import (
     FREE_TEXT,
@@ -66,7 +66,8 @@ class ServerEndpoint:
         tags = reasoning_of({}, source, self.chat.user_to_model) or Reasoning(*PAIRS[0])
         if tags.opened:  # by the template: closed at once
             self.chat = replace(self.chat, user_to_model=self.chat.user_to_model + closing(tags))
-        self._tags = replace(tags, opened=False)
+        self.tags = tags
+        """What a model's reasoning would stand between."""
         self.n_ctx = self._context(about, n_ctx)
         self.languages: tuple[str, ...] = ()
         self._spellings: dict[str, Spelling] = {}
@@ -135,6 +136,18 @@ class ServerEndpoint:
 
     # --- completing
 
+    def check_sampling(self, sampling: Sampling) -> None:
+        """
+        Raises:
+            UsageError: the server can't choose tokens so.
+        """
+        if sampling.repeat_penalty != 1 and not self.dialect.penalises:
+            raise UsageError(
+                f"{self.name} can't be given a repeat_penalty of {sampling.repeat_penalty:g}: "
+                f"{self.dialect.kind} has none that looks back on a number of tokens",
+                "Leave it at 1, or use a model in process, a llama-server or Ollama.",
+            )
+
     def check(self, grammar: TurnGrammar) -> None:
         if grammar in self._checked:
             return
@@ -196,6 +209,7 @@ class ServerEndpoint:
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         turn: int = 0,
     ) -> Request:
+        self.check_sampling(sampling)
         return Request(
             prompt=sent,
             constraint=self._constraint(grammar),
@@ -288,7 +302,7 @@ class ServerEndpoint:
     ) -> Completion:
         text, reasoning = cut_at_stop(received.text, request.stops), ""
         if not request.constraint:  # a model may reason all the same
-            reasoning, text = split(text, self._tags)
+            reasoning, text = split(text, replace(self.tags, opened=False))
         prompt = received.prompt_tokens
         if prompt is None:
             prompt = len(sent) if isinstance(sent, list) else estimate(sent)

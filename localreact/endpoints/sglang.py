@@ -14,6 +14,7 @@ from localreact.types import Limits, Prompt
 
 class SGLang:
     kind = "sglang"
+    penalises = False  # its repetition_penalty looks back on everything
     spellings = (
         Spelling("gbnf", "ebnf", lambda text: {"ebnf": text}),
         Spelling("json_schema", "json_schema", lambda text: {"json_schema": text}),

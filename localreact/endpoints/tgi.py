@@ -21,6 +21,7 @@ MAX_STOPS = 4  # the default of --max-stop-sequences; cutting is done here anywa
 
 class TGI:
     kind = "tgi"
+    penalises = False  # its repetition_penalty looks back on everything
     spellings = (
         Spelling(
             "json_schema", "json", lambda text: {"grammar": {"type": "json", "value": json.loads(text)}}

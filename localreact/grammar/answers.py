@@ -50,18 +50,6 @@ class AnswerType:
                 f"the answer{_path(first['loc'])} is not as asked for: {first['msg']}"
             ) from error
 
-    def read_json(self, text: str) -> Any:
-        """The same from the answer's JSON text.
-
-        Raises:
-            AnswerError: it isn't JSON, or not of the type.
-        """
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise AnswerError(f"the answer is not JSON: {error}") from error
-        return self.read(value)
-
 
 def answer_type(kind: Any) -> AnswerType:
     """

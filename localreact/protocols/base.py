@@ -61,6 +61,12 @@ class Protocol(typing.Protocol):
     def instructions(self, tools: Sequence[ToolSpec], cite: bool = False) -> list[Segment]:
         """The system text: what to do, and the tools with their arguments; `cite` asks for evidence."""
 
+    def check(self, spec: TurnSpec) -> None:
+        """
+        Raises:
+            GrammarError: a tool or an answer that this protocol has no words for, in whatever language.
+        """
+
     def grammar(self, spec: TurnSpec, language: str) -> TurnGrammar:
         """
         Raises:
@@ -99,7 +105,7 @@ def first_grammar(protocol: Protocol, spec: TurnSpec, languages: Sequence[str]) 
     no language.
 
     Raises:
-        GrammarError: the turn can't be written in any of them.
+        GrammarError: the turn can't be written in any of them, or the protocol has no words for it.
     """
     failure: GrammarError | None = None
     for language in languages:
@@ -109,6 +115,7 @@ def first_grammar(protocol: Protocol, spec: TurnSpec, languages: Sequence[str]) 
             failure = failure or error
     if failure is not None:
         raise failure
+    protocol.check(spec)
     return None
 
 

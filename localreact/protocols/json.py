@@ -118,6 +118,9 @@ class JsonProtocol:
 
     # --- what the model may say
 
+    def check(self, spec: TurnSpec) -> None:
+        """JSON has words for all of it."""
+
     def grammar(self, spec: TurnSpec, language: str) -> TurnGrammar:
         check_citations(spec, "json", language, cites=True)
         if language == "json_schema":

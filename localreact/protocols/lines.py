@@ -137,7 +137,7 @@ class LineProtocol(ABC):
     def check(self, spec: TurnSpec) -> None:  # noqa: B027  (some call any tool)
         """
         Raises:
-            GrammarError: a tool that this protocol can't call.
+            GrammarError: a tool that this protocol can't call, or an answer that it can't give.
         """
 
     def bounds(self, spec: TurnSpec) -> tuple[LineBound, ...]:

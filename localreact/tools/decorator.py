@@ -167,10 +167,12 @@ def _from_function(
                 f"{where} has no type hint", f"Write it, for example: def {name}({parameter.name}: str)."
             )
         default = ... if parameter.default is parameter.empty else parameter.default
+        said = described.get(parameter.name)
+        more: dict[str, Any] = {"description": said} if said else {}  # what the hint says stands otherwise
         # A name of its own for each field: a parameter may be called `copy` or `model_validate`.
         fields[f"p{len(fields)}"] = (
             hints[parameter.name],
-            Field(default=default, alias=parameter.name, description=described.get(parameter.name)),
+            Field(default=default, alias=parameter.name, **more),
         )
     try:
         model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)

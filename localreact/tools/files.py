@@ -19,6 +19,7 @@ MATCHES = 50
 MATCHED_LINE = 200
 ENTRIES = 200
 LARGEST = 20_000_000  # bytes of a file that is read
+_NO_PATH = (OSError, ValueError, RuntimeError)  # too long, a null byte, a loop of links
 _SNIFFED = 8192  # bytes in which a null byte says that a file isn't text
 
 _LISTED = ToolExample(
@@ -174,7 +175,7 @@ class Files:
             inside = found.is_relative_to(self.root)
             if inside and found.exists():
                 return found
-        except (OSError, ValueError, RuntimeError):  # too long, a null byte, a loop of links
+        except _NO_PATH:
             inside = True
         raise FileError(f"there is no {path!r} here" if inside else f"{path!r} lies outside this folder")
 
@@ -193,8 +194,14 @@ class Files:
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             for name in sorted(names):
                 file = Path(folder, name)
-                if not name.startswith(".") and file.resolve().is_relative_to(self.root):
+                if not name.startswith(".") and self._leads_inside(file):
                     yield file
+
+    def _leads_inside(self, file: Path) -> bool:
+        try:
+            return file.resolve().is_relative_to(self.root)
+        except _NO_PATH:
+            return False
 
     def _lines(self, file: Path) -> list[str]:
         """

@@ -77,10 +77,6 @@ class KnowledgeBase:
                 (cursor.lastrowid, _indexed(title), _indexed(passage)),
             )
 
-    @property
-    def titles(self) -> list[str]:
-        return list(self._pages)
-
     def search(self, query: str, hits: int = HITS) -> list[tuple[str, str]]:
         """The best passages as (title, text), the best first; words in the title count more."""
         match = match_any(query)

@@ -109,7 +109,8 @@ class Toolbox:
         deadline: float | None = None,
         cancel: threading.Event | None = None,
     ) -> Observation:
-        """Make a call. Whatever the tool raises becomes an observation; only Ctrl-C passes through.
+        """Make a call. Whatever the tool raises becomes an observation; only Ctrl-C passes through, and
+        whatever else interrupts the waiting.
 
         No longer than the tool's timeout, the deadline (in `time.monotonic()` seconds) and `cancel`
         allow. `under` is what the tool sees as `current_call()`. A tool may return an observation of its
@@ -135,7 +136,11 @@ class Toolbox:
             )
         except Abandoned as gone:
             seen = _cut_off(tool, gone.why, timeout)
-        except (Exception, SystemExit) as error:  # a tool is somebody else's code: anything goes
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a tool is somebody else's code: anything goes
+            if under.abandoned.is_set():  # not the tool's: nobody waits for it any longer
+                raise
             text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             seen = Observation(call.tool, text, ok=False)
         return replace(seen, inner=under.outer.inner)

@@ -29,8 +29,8 @@ def difference(recorded: Event, now: Event, prompts: bool = True, limits: bool =
         return f"recorded: {told(recorded)}; now: {told(now)}"
     before, after = (_story(event, prompts, limits) for event in (recorded, now))
     for key, value in before.items():
-        if value != after[key]:
-            return f"{key}: {_differing(value, after[key])}"
+        if value != after.get(key):
+            return f"{key}: {_differing(value, after.get(key))}"
     return ""
 
 
@@ -62,7 +62,7 @@ def _story(event: Event, prompts: bool, limits: bool) -> dict[str, Any]:
                 "ok": observation.ok,
                 "executed": observation.executed,
             }
-            if prompts:
+            if prompts and event.shown is not None:  # a run that ended here may have shown it to nobody
                 story["observation as shown"] = event.shown
         case Planned(steps=steps):
             story |= {"plan": steps}

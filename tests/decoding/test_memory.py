@@ -82,8 +82,8 @@ def test_the_books_agree_with_the_memory(
         assert 60 - memory.room_beside_busy == len(
             {id(cell) for held in busy for cell in context.cells[held.number]}
         )
-        assert all(held in memory.sequences for held in busy)
-        for held in memory.sequences:
+        assert all(held in memory._held for held in busy)
+        for held in memory._held:
             assert len(context.cells[held.number]) == len(held.ids)
 
 
@@ -113,11 +113,11 @@ def test_histories_that_threads_left_go_and_openings_stay() -> None:
     memory.release(again)
     other = work([1, 2, 3, 9], ended)
     assert other.number != first.number  # somebody else's is left to them
-    assert first in memory.sequences
+    assert first in memory._held
     memory.release(other)
     work([1, 2, 3, 7], me)
-    assert other not in memory.sequences  # its thread has ended
-    assert [held.ids for held in memory.sequences if held.opening] == [[1, 2, 3]]
+    assert other not in memory._held  # its thread has ended
+    assert [held.ids for held in memory._held if held.opening] == [[1, 2, 3]]
 
 
 def test_histories_that_are_to_be_kept_outlive_their_threads_and_are_gone_on_with() -> None:
@@ -140,7 +140,7 @@ def test_histories_that_are_to_be_kept_outlive_their_threads_and_are_gone_on_wit
     assert work(1, 2, 8, 9) is second
     work(5)
     work(6)
-    assert first not in memory.sequences  # the one that was left alone the longest
+    assert first not in memory._held  # the one that was left alone the longest
 
 
 @given(a=PROMPTS, b=PROMPTS, most=st.integers(0, 12))

@@ -192,7 +192,7 @@ def test_threads_that_start_at_once_evaluate_one_opening(opened: Opener) -> None
 def test_a_question_is_not_kept_with_the_opening(opened: Opener) -> None:
     endpoint = opened()
     complete(endpoint, "first")
-    kept = [held.ids for held in endpoint._scheduler.memory.sequences if held.opening]
+    kept = [held.ids for held in endpoint._scheduler.memory._held if held.opening]
     assert kept == [endpoint.encode(OPENING)]
 
 
@@ -297,7 +297,7 @@ def test_cancelling_one_turn_leaves_its_neighbour_alone(
         gate.open()
         assert cancelled.result().stop == "cancelled"
         assert neighbour.result().tokens == wanted
-    assert all(not held.busy for held in endpoint._scheduler.memory.sequences)
+    assert all(not held.busy for held in endpoint._scheduler.memory._held)
 
 
 def test_closing_a_generator_frees_its_place(opened: Opener) -> None:
@@ -411,6 +411,33 @@ def test_an_endpoint_that_nobody_has_any_more_ends_its_worker(tiny_gguf: Path) -
     worker.join(30)
     assert not worker.is_alive()
     assert context.handle is None
+
+
+def test_a_turn_that_comes_as_the_worker_is_about_to_go_is_written(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time is up, and before the worker has the lock again there is a turn that counts on it."""
+    endpoint = opened()
+    late: list[Any] = []
+    changed = endpoint._scheduler._changed
+    wait = changed.wait
+
+    def timed_out(seconds: float | None = None) -> bool:
+        if late:
+            return wait(seconds)
+        thread = threading.Thread(target=lambda: late.append(complete(endpoint, "y")))
+        thread.start()
+        late.append(thread)
+        while not endpoint._scheduler._waiting:
+            wait(0.01)
+        return False
+
+    monkeypatch.setattr(changed, "wait", timed_out)
+    complete(endpoint, "x")
+    while not late:
+        time.sleep(0.01)
+    late[0].join(30)
+    assert [each.stop for each in late[1:]] == ["complete"]
 
 
 def test_numbers_that_make_no_sense_are_refused(tiny_gguf: Path) -> None:

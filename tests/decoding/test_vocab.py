@@ -112,6 +112,13 @@ def test_a_prompt_that_grew_has_the_ids_of_one_that_is_new(
         assert encoder.encode(segments[:end]) == vocab.encode(segments[:end])
 
 
+def test_ids_of_long_texts_are_not_kept(tiny: LlamaEndpoint) -> None:
+    vocab, long = tiny.model.vocab, "word " * 1000
+    assert vocab.encode_text("word") is vocab.encode_text("word")
+    assert vocab.encode_text(long) is not vocab.encode_text(long)
+    assert vocab.encode_text(long) == vocab.encode_text(long)
+
+
 def test_only_the_new_segments_of_a_prompt_are_tokenized(
     tiny: LlamaEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -337,6 +337,33 @@ def test_a_character_in_two_pieces_is_one() -> None:
         assert completed(endpoint).text == "a🎉"
 
 
+@pytest.mark.parametrize("kind", ["llama-server", "openai"])
+def test_a_name_that_is_no_unicode_reaches_the_server_as_a_question_mark(kind: str, tmp_path: Path) -> None:
+    """A file's name in another encoding has lone surrogates in Python."""
+
+    @tool
+    def stock(sku: str) -> str:
+        """The shelf that an article is on."""
+        return "caf\udce9.txt"
+
+    fake = Fake(kind, [CALL, FINISH])
+    run = run_with(fake, stock, tmp_path / "run.jsonl")
+    assert (run.status, run.answer) == ("finished", "3")
+    observed = run.steps[0].observation
+    assert observed is not None
+    assert observed.content == "caf\udce9.txt"
+    assert "caf?.txt" in fake.prompt(fake.completions[-1])
+
+
+def test_what_cannot_be_sent_is_an_error_of_the_endpoint() -> None:
+    with (
+        serving(Fake("llama-server")) as fake,
+        opened(fake) as endpoint,
+        pytest.raises(EndpointError, match="/tokenize: TypeError"),
+    ):
+        endpoint.dialect.transport.post("/tokenize", {"content": object()})
+
+
 def test_what_comes_after_the_end_of_a_turn_does_no_harm() -> None:
     end = 'data: {"choices": [{"text": "hello", "finish_reason": "stop"}]}\n\n'
     for tail in ("data: [DONE]\n\nnonsense", "nonsense", 'data: {"error": "late"}\n\n'):

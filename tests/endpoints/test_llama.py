@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from localreact.decoding import backend
+from localreact.decoding.model import Model
 from localreact.endpoints.base import whole
 from localreact.endpoints.cards import cards
 from localreact.endpoints.chat import from_template
@@ -174,6 +175,21 @@ def test_an_unknown_engine_or_an_empty_context_is_refused(tiny_gguf: Path) -> No
         LlamaEndpoint(tiny_gguf, engine="magic")
     with pytest.raises(UsageError, match="at least 1 token"):
         LlamaEndpoint(tiny_gguf, n_ctx=0)
+
+
+def test_a_model_whose_engine_fails_is_freed(tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    freed = []
+    close = Model.close
+
+    def counted(model: Model) -> None:
+        freed.append(model)
+        close(model)
+
+    monkeypatch.setattr(Model, "close", counted)
+    monkeypatch.setitem(sys.modules, "localreact.engines.outlines", None)
+    with pytest.raises(ImportError):
+        LlamaEndpoint(tiny_gguf, engine="outlines")
+    assert [model.handle for model in freed] == [None]
 
 
 def test_a_free_completion_is_cut_before_its_stop_string() -> None:

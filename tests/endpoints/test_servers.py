@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from localreact import Agent
+from localreact import Agent, Sampling
 from localreact.endpoints import probe
+from localreact.endpoints.base import whole
 from localreact.endpoints.resolve import open_endpoint
 from localreact.errors import EndpointError, GrammarError, UsageError
 from localreact.protocols import protocol as named
 from localreact.tools.decorator import Tool, tool
 from localreact.trace.events import RunStarted
 from localreact.trace.jsonl import read_trace
-from localreact.types import Finish, ToolCall, Turn
+from localreact.types import Finish, Limits, Prompt, ToolCall, Turn
 from tests.fakes import CHATML, GRAMMARS, Fake, flat, serving
 
 KINDS = list(GRAMMARS)
@@ -290,6 +291,39 @@ def test_the_ids_of_a_llama_server_hold_no_control_token_of_the_users(stock: Too
         first, second = (body["prompt"] for body in fake.completions)
         assert second[: len(first)] == first
         assert second[len(first) : len(first) + len(CALL)] == list(CALL.encode())
+
+
+@pytest.mark.parametrize("kind", ["llama-server", "ollama"])
+def test_a_repeat_penalty_reaches_the_servers_that_have_it(kind: str, stock: Tool) -> None:
+    for sampling in (Sampling(), Sampling(repeat_penalty=1.3, repeat_last_n=7)):
+        with (
+            serving(Fake(kind, [CALL, FINISH], enforces=GRAMMARS[kind])) as fake,
+            Agent(fake.address, [stock], sampling=sampling) as agent,
+        ):
+            assert agent.run("How many bolts?").answer == "3"
+        body = dict(flat(fake.completions[-1]))
+        assert (body["repeat_penalty"], body["repeat_last_n"]) == (
+            sampling.repeat_penalty,
+            sampling.repeat_last_n,
+        )
+        penalised = ["penalties"] * (sampling.repeat_penalty != 1)
+        if kind == "llama-server":
+            assert body["samplers"] == [*penalised, "top_k", "top_p", "min_p", "temperature"]
+
+
+@pytest.mark.parametrize("kind", ["openai", "sglang", "tgi"])
+def test_a_repeat_penalty_is_refused_where_a_server_has_none_like_it(kind: str, stock: Tool) -> None:
+    sampling = Sampling(repeat_penalty=1.1)
+    with serving(Fake(kind, [CALL, FINISH], enforces=GRAMMARS[kind])) as fake:
+        with pytest.raises(UsageError, match=r"can't be given a repeat_penalty of 1\.1"):
+            Agent(fake.address, [stock], sampling=sampling)
+        with pytest.raises(UsageError, match="repeat_penalty"):
+            Agent(fake.address.replace(fake.url, f"{fake.url},{fake.url}"), [stock], sampling=sampling)
+        with Agent(fake.address, [stock], sampling=Sampling(repeat_last_n=7)) as agent:  # without effect
+            assert agent.run("How many bolts?").answer == "3"
+            completing = agent.endpoint.complete(Prompt(()), None, Limits(9), sampling)
+            with pytest.raises(UsageError, match="repeat_penalty"):
+                whole(completing)
 
 
 @pytest.mark.parametrize("kind", ["openai", "ollama", "sglang", "tgi"])

@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
-import json
 import re
 from typing import Any, Literal
 
@@ -80,7 +79,6 @@ def test_a_value_is_read_as_what_was_asked_for(kind: Any, value: Any, expected: 
     answer = answer_type(kind)
     assert answer.read(value) == expected
     assert type(answer.read(value)) is type(expected)
-    assert answer.read_json(json.dumps(value)) == expected
     with pytest.raises(AnswerError):
         answer.read(wrong)
 
@@ -113,8 +111,6 @@ def test_outlines_types_inside_a_model_hold_the_whole_string() -> None:
 def test_what_a_schema_cannot_say_is_checked_when_reading() -> None:
     with pytest.raises(AnswerError, match=r"at /name .*begins with a capital"):
         answer_type(Place).read({"name": "oslo", "founded": "1048-01-01"})
-    with pytest.raises(AnswerError, match="not JSON"):
-        answer_type(int).read_json("{")
 
 
 def test_a_ready_answer_type_is_kept() -> None:

@@ -200,6 +200,7 @@ def test_the_grammar_accepts_what_the_protocol_writes(
     ),
 )
 def test_the_grammar_refuses_anything_after_a_turn(smollm2: LlamaEndpoint, turn: Turn, tail: str) -> None:
+    assume(smollm2.model.vocab.encode_text(tail))  # this vocabulary has no tokens for bytes such as \x16
     for spelling in SPELLINGS[:2]:
         assert not accepts(smollm2, spelling.write(turn) + tail, spelling)
 

@@ -21,7 +21,7 @@ from localreact.errors import ToolDefinitionError, UsageError
 from localreact.policy import Plan, Policy, Room, next_turn
 from localreact.protocols import JsonProtocol
 from localreact.run import RunState
-from localreact.tools import current_call
+from localreact.tools import current_call, execution
 from localreact.trace.events import ToolEnded, ToolStarted
 from localreact.trace.jsonl import read_trace
 from localreact.types import Completion, Finish, Observation, ToolCall
@@ -345,6 +345,38 @@ def test_an_exception_in_an_async_tool_is_an_observation() -> None:
         raise ZeroDivisionError("division by zero")
 
     assert observed(fail).content == "ZeroDivisionError: division by zero"
+
+
+class Panic(BaseException):
+    """As libraries in Rust raise it."""
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit(), SystemExit(1), Panic("at src")])
+def test_what_a_tool_raises_that_is_no_exception_is_an_observation_too(error: BaseException) -> None:
+    @tool
+    def fail() -> str:
+        """Fail in an unusual way."""
+        raise error
+
+    @tool
+    async def fail_later() -> str:
+        """Fail in an unusual way."""
+        raise error
+
+    assert observed(fail).content.startswith(type(error).__name__)
+    endpoint = ScriptedEndpoint([calling("fail"), calling("fail_later"), MISSING])
+    run = Agent(endpoint, [fail, fail_later]).run("x")
+    assert run.status == "insufficient"
+    assert [step.observation.ok for step in run.steps if step.observation] == [False, False]
+
+
+def test_what_interrupts_the_waiting_passes_through(monkeypatch: pytest.MonkeyPatch, hung: Hang) -> None:
+    def interrupted(done: object, waiting: object) -> None:
+        raise SystemExit(3)  # as a signal handler may
+
+    monkeypatch.setattr(execution, "_wait", interrupted)
+    with pytest.raises(SystemExit):
+        observed(hung.tool)
 
 
 def test_an_endless_generator_that_is_slow_is_cut_off_too() -> None:

@@ -119,6 +119,13 @@ def test_grep_follows_no_link_outside(root: Path) -> None:
     assert "outside" not in do(root, "grep", pattern="three").content
 
 
+def test_grep_passes_over_a_link_to_itself(root: Path) -> None:
+    (root / "aloop").symlink_to("aloop")
+    found = do(root, "grep", pattern="one")
+    assert found.ok
+    assert "a.txt:1: one" in found.content
+
+
 def test_a_link_that_stays_inside_is_followed(root: Path) -> None:
     (root / "link.txt").symlink_to("a.txt")
     assert do(root, "read", path="link.txt").content.startswith("one")

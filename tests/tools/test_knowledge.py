@@ -61,13 +61,16 @@ def test_long_pages_are_cut_into_passages_that_lose_nothing(tmp_path: Path) -> N
 def test_pages_of_one_title_are_both_kept(tmp_path: Path) -> None:
     for name in ("a.md", "b.md"):
         (tmp_path / name).write_text(f"# Same\n\nText of {name[0]} here.")
-    assert KnowledgeBase(tmp_path).titles == ["Same", "Same (b.md)"]
+    base = KnowledgeBase(tmp_path)
+    assert (base.page("Same"), base.page("Same (b.md)")) == ("Text of a here.", "Text of b here.")
 
 
 def test_files_that_are_no_text_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "image.png").write_bytes(b"\x89PNG")
     (tmp_path / "broken.md").write_bytes(b"# Broken\n\nbytes \xff\xfe here")
-    assert KnowledgeBase(tmp_path).titles == ["Broken"]
+    base = KnowledgeBase(tmp_path)
+    assert base.page("Broken") == "bytes \ufffd\ufffd here"
+    assert base.page("image") is None
 
 
 def test_a_folder_that_cannot_be_searched_is_an_error(tmp_path: Path) -> None:

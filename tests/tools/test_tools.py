@@ -51,6 +51,26 @@ def test_the_schema_comes_from_hints_and_docstring() -> None:
     assert Toolbox([forecast]).execute(call("forecast", city="Oslo", days=7)).content == "Oslo 7 c"
 
 
+def test_a_parameter_is_described_by_its_docstring_or_else_by_its_hint() -> None:
+    @tool
+    def forecast(
+        city: Annotated[str, Field(description="in English")],
+        days: Annotated[int, Field(description="how many")] = 3,
+        unit: str = "c",
+    ) -> str:
+        """The weather of the coming days.
+
+        Args:
+            days: today is the first
+        """
+        return ""
+
+    described = {
+        name: each.get("description") for name, each in forecast.spec.parameters["properties"].items()
+    }
+    assert described == {"city": "in English", "days": "today is the first", "unit": None}
+
+
 def test_arguments_arrive_as_the_types_of_the_hints() -> None:
     class Item(BaseModel):
         name: str

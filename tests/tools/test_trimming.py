@@ -202,7 +202,7 @@ def test_more_is_admitted_only_for_results_that_have_a_rest() -> None:
     assert steps == [without, without, with_more, with_more, without]
 
 
-@pytest.mark.parametrize("ref", ["2", "0", "-1", "one", "", "1.0", "²"])
+@pytest.mark.parametrize("ref", ["2", "0", "-1", "one", "", "1.0", "²", "1" * 5000])
 def test_more_of_what_has_no_rest_is_told(ref: str) -> None:
     endpoint = ScriptedEndpoint([GIVE, more(ref), FINISH])
     run = Agent(endpoint, [giving("x" * 5000)]).run("x")
