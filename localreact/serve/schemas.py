@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
+from localreact.grammar import validation
 from localreact.grammar.schema import subschemas
 from localreact.serve.ask import Ask, ClientError
 from localreact.serve.settings import Caps
@@ -66,12 +66,20 @@ def check_schema(schema: JsonSchema, at: str, caps: Caps, whose: str) -> None:
     if len(json.dumps(schema, ensure_ascii=False)) > caps.schema_bytes:
         raise ClientError(422, f"{whose}a schema of more than {caps.schema_bytes} characters", at)
     try:
-        Draft202012Validator.check_schema(schema)
+        validation.check_schema(schema)
     except SchemaError as error:
         where = "".join(f"/{each}" for each in error.path)
         raise ClientError(
             400, f"{whose}no JSON Schema at {where or '/'}: {error.message[:200]}", at + where
         ) from error
+    for path, why in filter(None, (validation.outward(schema), validation.endless(schema))):
+        where = "".join(f"/{each}" for each in path)
+        raise ClientError(
+            400,
+            f"{whose}what is at {where} can't be checked here: {why}",
+            at + where,
+            "not_enforceable",
+        )
 
 
 def parameters(given: Any) -> dict[str, Any]:
