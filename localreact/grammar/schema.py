@@ -124,8 +124,8 @@ def _enforceable_by_llguidance(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxatio
             left_out.append(Relaxation(tool.name, pointer or "/", "oneOf"))
         return kept
 
+    _check_finite(tool.name, tool.parameters)
     parameters = relax(tool.parameters, "")
-    _check_finite(tool.name, parameters)
     if problem(parameters):
         raise _not_enforceable(tool.name, *_blame(parameters))
     return replace(tool, parameters=parameters), left_out

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from localreact.serve import schemas
-from localreact.serve.ask import ANY_OBJECT, Ask, Called, ClientError, Message, Role, ToolChoice
-from localreact.serve.grammars import check_text
+from localreact.serve.ask import ANY_OBJECT, Ask, Called, ClientError, Held, Message, Role, ToolChoice
 from localreact.serve.wire import (
     Alternatives,
     Count,
@@ -29,7 +28,7 @@ from localreact.serve.wire import (
     refuse,
     sampling,
 )
-from localreact.types import JsonSchema, ToolSpec, TurnGrammar
+from localreact.types import JsonSchema, ToolSpec
 
 
 class Part(Typed):
@@ -133,7 +132,7 @@ class ChatRequest(Strict):
     top_k: TopK | None = None
     min_p: Share | None = None
     repeat_penalty: Penalty | None = None
-    grammar: Grammar | None = None
+    grammar: str | Grammar | None = None
     protocol: str | None = None
     engine: str | None = None
     cite: bool = False
@@ -170,8 +169,6 @@ def to_ask(body: ChatRequest) -> Ask:
             "modalities": body.modalities not in (None, ["text"]),
         }
     )
-    if body.grammar is not None:
-        check_text(body.grammar.text)
     tools = tuple(map(_tool, body.tools or ()))
     choice, named = tool_choice(body.tool_choice)
     answer, strict = answer_of(body.response_format)
@@ -186,7 +183,7 @@ def to_ask(body: ChatRequest) -> Ask:
         tool=named,
         answer=answer,
         strict=strict,
-        grammar=TurnGrammar(body.grammar.language, body.grammar.text) if body.grammar else None,
+        held=_held(body.grammar),
         sampling=sampling(
             body.temperature, body.top_p, body.top_k, body.min_p, body.repeat_penalty, body.seed
         ),
@@ -207,6 +204,12 @@ def tool_choice(given: str | NamedTool | None) -> tuple[ToolChoice, str]:
         return "named", given.function.name
     known: dict[str | None, ToolChoice] = {"none": "none", "required": "required"}
     return known.get(given, "auto"), ""
+
+
+def _held(given: str | Grammar | None) -> Held | None:
+    if given is None or isinstance(given, str):
+        return Held("grammar", given) if given else None
+    return Held("grammar", given.text, language=given.language)
 
 
 def _tool(given: ToolOf) -> ToolSpec:

@@ -56,8 +56,12 @@ def check(ask: Ask, caps: Caps) -> None:
         raise ClientError(400, "a tool call is required, and there is no tool", "tool_choice")
     if ask.answer is not None:
         check_schema(ask.answer, "response_format", caps, "the answer: ")
-    if ask.grammar is not None and (ask.tools or ask.answer is not None):
-        raise ClientError(400, "a grammar of one's own goes with neither tools nor a schema", "grammar")
+    if (held := ask.held) is not None:
+        if len(json.dumps(held.value, ensure_ascii=False)) > caps.schema_bytes:
+            said = f"{held.param}: more than {caps.schema_bytes} characters"
+            raise ClientError(422, said, held.param, "too_many")
+        if held.kind == "json":
+            check_schema(held.value, held.param, caps, "")
 
 
 def check_schema(schema: JsonSchema, at: str, caps: Caps, whose: str) -> None:

@@ -12,6 +12,7 @@ from localreact.endpoints.scripted import ScriptedEndpoint
 from localreact.errors import EndpointError
 from tests.serve.server import Json, Server, asked, delta_texts, serving, streamed_calls, tool
 
+YES_OR_NO = 'root ::= "yes" | "no"'
 DRAWN: Json = {"temperature": 1.0, "seed": 7, "max_tokens": 600}
 CALL = json.dumps(
     {"thought": "I look it up.", "type": "tool_call", "tool": "stock", "arguments": {"sku": "Ä\n7"}},
@@ -196,6 +197,35 @@ def test_an_own_grammar_holds_the_content(served: Server) -> None:
     assert message["content"] in ("yes", "no")
     served.refused(400, **asked("x", grammar={"language": "lark", "text": "start: ("}))
     served.refused(400, **asked("x", grammar={"language": "lark", "text": 'start: "a"'}, tools=[tool()]))
+    results = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "stock", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "a", "content": "3"},
+    ]
+    served.refused(400, messages=results, grammar='start: "a"')
+
+
+@pytest.mark.parametrize("engine", ["llguidance", "gbnf"])
+@pytest.mark.parametrize("said", [YES_OR_NO, {"language": "gbnf", "text": YES_OR_NO}])
+def test_a_grammar_may_be_a_text_and_is_read_as_what_it_is(served: Server, engine: str, said: Any) -> None:
+    for seed in range(3):
+        message = served.message(grammar=said, engine=engine, temperature=1.0, seed=seed)
+        assert message["content"] in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        ("free", {"language": "lark", "text": 'start: "yes" | "no"'}),
+        ("free", YES_OR_NO),
+        ("gbnf", 'start: "yes" | "no"'),
+        ("gbnf", {"language": "lark", "text": 'start: "yes" | "no"'}),
+        ("llguidance", {"language": "regex", "text": "yes|no"}),
+        ("llguidance", {"language": "klingon", "text": "yes|no"}),
+    ],
+)
+def test_a_grammar_that_nothing_enforces_is_refused(served: Server, engine: str, said: Any) -> None:
+    assert served.refused(400, **asked("x", engine=engine, grammar=said))["code"] == "not_enforceable"
 
 
 @pytest.mark.parametrize("engine", ["gbnf", "llguidance"])
