@@ -22,11 +22,14 @@ TYPES = {
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "timeout_error",
+    409: "conflict_error",
     413: "invalid_request_error",
     422: "invalid_request_error",
     429: "rate_limit_error",
     431: "invalid_request_error",
     503: "unavailable_error",
+    504: "timeout_error",
 }
 
 
@@ -40,10 +43,6 @@ class Problem:
     param: str | None = None
     code: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def ours(self) -> bool:
-        return self.status >= 500 and self.status != 503
 
 
 def problem_of(error: BaseException) -> Problem:

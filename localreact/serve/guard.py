@@ -11,6 +11,7 @@ import asyncio
 import hmac
 import json
 import logging
+import math
 import time
 import traceback
 from ipaddress import ip_address
@@ -154,7 +155,7 @@ def _check_json(data: bytes) -> None:
         ClientError: 400, what no route could make sense of, or would stumble over.
     """
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
+        value = json.loads(data.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite)
         json.dumps(value, ensure_ascii=False).encode("utf-8")  # half a surrogate is no text
     except UnicodeError:
         raise ClientError(400, "the body holds text that isn't UTF-8", code="invalid_json") from None
@@ -167,6 +168,13 @@ def _check_json(data: bytes) -> None:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no value")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {digits[:20]} is out of range")
+    return value
 
 
 def _deeper(value: Any, most: int) -> bool:

@@ -66,6 +66,8 @@ def test_bodies_and_headers_have_their_limits() -> None:
         b"[]",
         b'"text"',
         b'{"messages": NaN}',
+        b'{"messages": [{"role": "user", "content": "x"}], "temperature": 1e999}',
+        b'{"messages": [{"role": "user", "content": "x"}], "metadata": -1e999}',
         b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
         b"\xff\xfe",
         b"[" * 100_000,

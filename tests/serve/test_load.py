@@ -84,7 +84,9 @@ def test_one_that_waits_and_goes_away_is_never_begun() -> None:
 
 def test_a_request_has_its_time() -> None:
     with serving(Slow(), request_seconds=0.2) as server:
-        assert server.refused(504, **asked("x"))["code"] == "timeout"
+        error = server.refused(504, **asked("x"))
+        assert (error["code"], error["type"]) == ("timeout", "timeout_error")
+        assert server.refused(504, "/v1/messages", max_tokens=9, **asked("x"))["type"] == "timeout_error"
         wait_until(lambda: server.idle)
 
 
