@@ -2,8 +2,9 @@
 
 Taken: text, `tool_use`, `tool_result` and `thinking` blocks, `system` as text or blocks, tools of one's own,
 `tool_choice`, `stop_sequences`, `thinking`, `output_config.format`. Refused: images, documents, Anthropic's
-own tools, MCP servers, containers. `thinking` shows the thought; its budget changes nothing. Own fields:
-`protocol`, `engine`, `seed`.
+own tools, MCP servers, containers. `thinking` shows the thought; its budget changes nothing. Fields that aren't
+known (Anthropic's clients send new ones all the time, `context_management` say) change nothing either. Own
+fields: `protocol`, `engine`, `seed`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from localreact.serve.wire import (
     TopP,
     Typed,
     no_part,
+    refuse,
     sampling,
     text_of,
 )
@@ -78,7 +80,7 @@ class OutputConfig(Loose):
     format: Format | None = None
 
 
-class Counted(Strict):
+class Counted(Loose):
     """What tokens are counted of."""
 
     messages: list[Turn] = Field(min_length=1)
@@ -91,8 +93,9 @@ class Counted(Strict):
     protocol: str | None = None
     engine: str | None = None
 
-    cache_control: Any = None
-    """Changes nothing here."""
+    # Refused, if they ask for something.
+    mcp_servers: Any = None
+    container: Any = None
 
 
 class MessagesRequest(Counted):
@@ -104,16 +107,13 @@ class MessagesRequest(Counted):
     top_k: TopK | None = None
     seed: int | None = None
 
-    # These change nothing here.
-    metadata: Any = None
-    service_tier: Any = None
-
 
 def to_ask(body: Counted) -> Ask:
     """
     Raises:
         ClientError: 400, with the field that can't be served.
     """
+    refuse({"mcp_servers": body.mcp_servers, "container": body.container})
     choice, named = _choice(body.tool_choice)
     ask = Ask(
         messages=tuple(_messages(body)),
