@@ -2,8 +2,8 @@
 
 Taken: text, `tool_use`, `tool_result` and `thinking` blocks, `system` as text or blocks, tools of one's own,
 `tool_choice`, `stop_sequences`, `thinking`, `output_config.format`. Refused: images, documents, Anthropic's
-own tools, MCP servers, containers. `thinking` shows the thought; its budget changes nothing. Fields that aren't
-known (Anthropic's clients send new ones all the time, `context_management` say) change nothing either. Own
+own tools, MCP servers, containers. `thinking` shows the thought; its budget changes nothing. Fields that
+aren't known (Anthropic's clients keep sending new ones, `context_management` say) change nothing either. Own
 fields: `protocol`, `engine`, `seed`.
 """
 

@@ -80,6 +80,13 @@ class OllamaRequest(Strict):
     top_logprobs: int | None = None
 
 
+class ShowRequest(Loose):
+    """`name` is what older clients call it."""
+
+    model: str = ""
+    name: str = ""
+
+
 def to_ask(body: OllamaRequest) -> Ask:
     """
     Raises:
