@@ -31,6 +31,7 @@ from localreact.serve.state import State
 from localreact.serve.wire import (
     Alternatives,
     Count,
+    Most,
     Penalty,
     Share,
     Strict,
@@ -39,6 +40,7 @@ from localreact.serve.wire import (
     TopP,
     refuse,
     sampling,
+    stops_of,
 )
 from localreact.serve.writing import Writing
 from localreact.types import JsonSchema
@@ -57,7 +59,7 @@ class StructuredOutputs(Strict):
 class CompletionRequest(Strict):
     prompt: str | list[str] | list[int] | list[list[int]]
     model: str = ""
-    max_tokens: Count | None = None
+    max_tokens: Most = None
     stop: str | list[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -122,7 +124,6 @@ def to_asks(body: CompletionRequest) -> list[Ask]:
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     if not prompts:
         raise ClientError(400, "there is no prompt", "prompt")
-    stop = body.stop or []
     how = sampling(body.temperature, body.top_p, body.top_k, body.min_p, body.repeat_penalty, body.seed)
     held, strict = _held(body), answer_of(body.response_format)[1]
     asks = []
@@ -137,7 +138,7 @@ def to_asks(body: CompletionRequest) -> list[Ask]:
             strict=strict,
             sampling=how,
             max_tokens=body.max_tokens,
-            stops=tuple(each for each in ([stop] if isinstance(stop, str) else stop) if each),
+            stops=stops_of(body.stop),
             n=body.n or 1,
             logprobs=body.logprobs,
             engine=body.engine,

@@ -29,6 +29,7 @@ from localreact.serve.wire import (
     no_part,
     refuse,
     sampling,
+    stops_of,
     text_of,
 )
 from localreact.types import JsonSchema, ToolSpec
@@ -132,7 +133,7 @@ def to_ask(body: Counted) -> Ask:
         ask,
         sampling=sampling(body.temperature, body.top_p, body.top_k, seed=body.seed),
         max_tokens=body.max_tokens,
-        stops=tuple(filter(None, body.stop_sequences or ())),
+        stops=stops_of(body.stop_sequences),
     )
 
 
