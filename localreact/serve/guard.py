@@ -1,8 +1,10 @@
 """What stands before all routes: who may ask, from where, and how much; and that no failure tells more than
 that it is one.
 
-A request whose Host, or Origin, isn't one of ours comes through a page that somebody else wrote (DNS
-rebinding, cross-site requests) and is refused. A body is read whole, within its limits, before any route.
+A request whose Host isn't one of ours, or whose Origin isn't the very host and port that it goes to, comes
+through a page that somebody else wrote (DNS rebinding, cross-site requests, another server of this machine's)
+and is refused, unless the page's origin was admitted (`--allow-origin`). A body is read whole, within its
+limits, before any route.
 """
 
 from __future__ import annotations
@@ -79,16 +81,20 @@ class Guard:
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if size > self._settings.caps.header_bytes:
             raise ClientError(431, f"the headers have more than {self._settings.caps.header_bytes} bytes")
-        if not self._is_ours(headers.get(b"host", "")):
+        host = headers.get(b"host", "")
+        if not self._is_ours(host):
             raise ClientError(
                 403,
                 "the Host header names no host of this server; start it with --allow-host NAME to admit one",
                 code="host_not_allowed",
             )
         origin = headers.get(b"origin")
-        if origin is not None and not self._is_ours(origin.partition("://")[2]):
+        own = (f"http://{host}".lower(), f"https://{host}".lower(), *self._settings.origins)
+        if origin is not None and origin.lower() not in own:
             raise ClientError(
-                403, "requests from other sites' pages aren't served", code="origin_not_allowed"
+                403,
+                "requests from other sites' pages aren't served; start it with --allow-origin ORIGIN to admit one",
+                code="origin_not_allowed",
             )
         key = self._settings.api_key
         if key and scope["path"] not in PUBLIC:
