@@ -93,7 +93,7 @@ class Guard:
         if origin is not None and origin.lower() not in own:
             raise ClientError(
                 403,
-                "requests from other sites' pages aren't served; start it with --allow-origin ORIGIN to admit one",
+                "other sites' pages aren't served; start the server with --allow-origin ORIGIN to admit one",
                 code="origin_not_allowed",
             )
         key = self._settings.api_key
