@@ -12,9 +12,13 @@ from localreact.errors import (
     GrammarError,
     LocalReactError,
     ProtocolError,
+    ServerError,
     UsageError,
 )
 from localreact.serve.ask import ClientError
+
+BUSY_RETRY_S = 10
+"""When to ask again where a server behind this one is busy, which seldom says itself."""
 
 TYPES = {
     400: "invalid_request_error",
@@ -60,6 +64,9 @@ def problem_of(error: BaseException) -> Problem:
             return Problem(400, str(error), TYPES[400])
         case ProtocolError():
             return Problem(502, str(error), "model_error", code="no_turn")
+        case ServerError(status=503):
+            headers = {"retry-after": str(BUSY_RETRY_S)}
+            return Problem(503, error.message, TYPES[503], code="busy", headers=headers)
         case EndpointError():
             return Problem(502, error.message, "endpoint_error")
         case LocalReactError():

@@ -19,10 +19,10 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 RESERVED = ("finish",)
 
 
-def check(ask: Ask, caps: Caps) -> None:
+def check_counts(ask: Ask, caps: Caps) -> None:
     """
     Raises:
-        ClientError: 400, a tool, a choice or a schema that is none; 422, more than the caps allow.
+        ClientError: 422, more than the caps allow.
     """
     for count, most, what in (
         (len(ask.messages), caps.messages, "messages"),
@@ -32,6 +32,14 @@ def check(ask: Ask, caps: Caps) -> None:
     ):
         if count > most:
             raise ClientError(422, f"{what}: at most {most}, not {count}", what, "too_many")
+
+
+def check(ask: Ask, caps: Caps) -> None:
+    """What takes time, with large schemas.
+
+    Raises:
+        ClientError: 400, a tool, a choice or a schema that is none; 422, one beyond the caps.
+    """
     names = [tool.name for tool in ask.tools]
     for number, tool in enumerate(ask.tools):
         at = f"tools/{number}"

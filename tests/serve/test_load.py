@@ -6,11 +6,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from localreact.endpoints import server as of_servers
 from localreact.endpoints.llama import LlamaEndpoint
+from localreact.endpoints.resolve import open_endpoint
 from localreact.endpoints.scripted import ScriptedEndpoint
+from localreact.endpoints.server import ServerEndpoint
+from localreact.grammar import validation
 from localreact.types import Completion, Limits, Prompt, Sampling, Span, TurnGrammar
-from tests.fakes import wait_until
+from tests.fakes import GRAMMARS, Fake, wait_until
+from tests.fakes import serving as fake_serving
 from tests.serve.server import Json, asked, delta_texts, serving, tool
+
+ANTHROPIC_TOOL: Json = {"name": "stock", "input_schema": {"type": "object", "properties": {}}}
 
 
 class Slow(ScriptedEndpoint):
@@ -107,6 +114,54 @@ def test_a_grammar_has_its_time_to_compile(monkeypatch: pytest.MonkeyPatch) -> N
         assert server.refused(400, **asked("x"))["code"] == "not_enforceable"
         assert server.idle
         released.set()
+
+
+def test_a_server_that_is_busy_is_no_fault_of_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_serving(Fake("llama-server", enforces=GRAMMARS["llama-server"])) as fake:
+        endpoint = open_endpoint(fake.address)
+        assert isinstance(endpoint, ServerEndpoint)
+        with (
+            monkeypatch.context() as patch,
+            serving(endpoint, compile_seconds=0.1, request_seconds=0.6) as server,
+        ):
+            patch.setattr(endpoint, "check", lambda grammar: fake.released.wait(30))
+            for path, tools in (("/v1/chat/completions", tool()), ("/v1/messages", ANTHROPIC_TOOL)):
+                answer = server.post(path, asked("x", max_tokens=9, tools=[tools]))
+                assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+                assert "busy" in answer.json()["error"]["message"]
+                wait_until(lambda: server.idle)
+            fake.released.set()
+        monkeypatch.setattr(of_servers, "LONGEST_CHECK", 0.1)
+        fake.released.clear()
+        fake.pause = 5
+        with serving(endpoint) as server:
+            answer = server.post("/v1/chat/completions", asked("x", tools=[tool()]))
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+        fake.released.set()
+        endpoint.close()
+
+
+def test_a_schema_is_looked_at_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes long holds up nobody else."""
+    entered, released = threading.Event(), threading.Event()
+
+    def slow(schema: object) -> None:
+        entered.set()
+        assert released.wait(30)
+
+    monkeypatch.setattr(validation, "check_schema", slow)
+    with serving(ScriptedEndpoint([])) as server, ThreadPoolExecutor() as pool:
+        for path, body in (
+            ("/v1/chat/completions", asked("x", tools=[tool()])),
+            ("/v1/messages/count_tokens", asked("x", tools=[ANTHROPIC_TOOL])),
+        ):
+            entered.clear()
+            under_way = pool.submit(server.post, path, body)
+            wait_until(entered.is_set)
+            assert server.client.get("/health").status_code == 200
+            released.set()
+            assert under_way.result().status_code in (200, 502)
+            released.clear()
 
 
 def test_clients_at_a_time_get_each_its_own(tiny: LlamaEndpoint) -> None:
