@@ -38,6 +38,10 @@ _SILENT = _words(  # says something about a schema, or only holds others
 )
 
 
+MOST_COMBINED = 20_000
+"""Schemas looked at as parts of others: two parts that each have two, and so on, would be without end."""
+
+
 def schema_rules(
     schema: JsonSchema, *, compact: bool = False, most_counted: int | None = None
 ) -> tuple[Rules, list[tuple[str, str]]]:
@@ -70,6 +74,7 @@ class SchemaRules:
         self._roots: list[JsonSchema] = []  # kept, so that their ids stay theirs
         self._named: dict[tuple[int, str], str] = {}
         self._making: set[str] = set()
+        self._combined = 0
 
     def add(self, schema: JsonSchema | bool) -> Node:
         """A node for the values of a schema, which is the root for its references.
@@ -138,6 +143,9 @@ class SchemaRules:
 
     def _alternatives(self, schema: Any, at: str, within: tuple[str, ...]) -> list[Plain]:
         """Plain schemas of which a value has to fit one."""
+        self._combined += 1
+        if self._combined > MOST_COMBINED:
+            raise SchemaError(at, "combines too many alternatives")
         if never(schema):
             return []
         if not isinstance(schema, Mapping):

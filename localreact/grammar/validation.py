@@ -8,6 +8,7 @@ referring back to a group) is left to Python's; `endless` tells of it, for who c
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -26,6 +27,17 @@ from localreact.grammar.rules import Chars
 from localreact.types import JsonSchema
 
 Path = tuple[str | int, ...]
+
+MOST_REFERENCES = 20_000
+"""Followed for one value. Two that each lead to two, and so on, are more than anyone can follow."""
+
+
+class _OfThread(threading.local):
+    references = 0
+    """That may still be followed."""
+
+
+_left = _OfThread()
 
 _OTHERWISE_IN_RUST = re.compile(r"&&|--|~~|\[[^\]]*\[")
 """Operations on sets of characters, and sets in sets, which other dialects don't have."""
@@ -58,12 +70,13 @@ class Validator:
         Raises:
             GrammarError: the schema can't be followed.
         """
+        _left.references = MOST_REFERENCES
         try:
             problem: ValidationError | None = best_match(self._validator.iter_errors(value))
         except Exception as error:  # nobody has checked what a reference leads to
             raise GrammarError(
                 f"a schema can't be followed: {type(error).__name__}: {str(error)[:200]}",
-                "Its references have to lead to schemas, and not around in a circle.",
+                "Its references have to lead to schemas, not around in a circle, and not to too many.",
             ) from error
         return problem
 
@@ -147,7 +160,14 @@ def _objects(value: Any, path: Path = ()) -> Iterator[tuple[Path, Mapping[str, A
         yield from _objects(each, (*path, key))
 
 
-# --- the keywords that look for patterns, as jsonschema has them but for how they look
+# --- keywords as jsonschema has them, but for how they look for patterns, and how often they look
+
+
+def _reference(validator: Any, reference: str, value: Any, schema: JsonSchema) -> Iterator[ValidationError]:
+    _left.references -= 1
+    if _left.references < 0:
+        raise OverflowError(f"more than {MOST_REFERENCES} references for one value")
+    yield from Draft202012Validator.VALIDATORS["$ref"](validator, reference, value, schema)
 
 
 def _pattern(validator: Any, pattern: str, value: Any, schema: JsonSchema) -> Iterator[ValidationError]:
@@ -184,6 +204,7 @@ def _additional_properties(
 _Bounded = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
     {
+        "$ref": _reference,
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,

@@ -67,6 +67,16 @@ def test_a_reference_that_leads_to_no_schema_is_an_error_of_ours(schema: Any) ->
         Validator(schema).fits({"a": 1})
 
 
+def test_what_doubles_with_every_reference_is_not_followed_to_its_end() -> None:
+    twice = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}
+    schema = {"$defs": {**twice, "a40": {"type": "string"}}, "$ref": "#/$defs/a0"}
+    with pytest.raises(GrammarError, match="references"):
+        Validator(schema).fits("x")
+    with pytest.raises(GrammarError, match="too many"):
+        schema_rules(schema)
+    assert Validator({**schema, "$ref": "#/$defs/a35"}).fits("x")
+
+
 def test_a_pattern_takes_time_in_proportion_to_the_text() -> None:
     began = time.monotonic()
     assert not found(SLOW, STUCK)
