@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, best_match
+from jsonschema.exceptions import SchemaError
 
 from localreact.errors import UsageError
+from localreact.grammar.validation import Validator, check_schema
 from localreact.run import Run
 from localreact.types import JsonSchema, ToolCall
 from localreact.words import CJK, STOPWORDS, numbers, words
@@ -119,8 +119,8 @@ def matches(pattern: str | re.Pattern[str] | JsonSchema) -> Check:
     """
     try:
         if isinstance(pattern, Mapping):
-            Draft202012Validator.check_schema(dict(pattern))
-            return _fits(Draft202012Validator(dict(pattern)))
+            check_schema(pattern)
+            return _fits(Validator(pattern))
         regex = re.compile(pattern)
     except (re.error, SchemaError) as error:
         raise UsageError(f"an answer can't be checked with {pattern!r}: {error}") from error
@@ -154,7 +154,7 @@ def named(text: str) -> Check:
     )
 
 
-def _fits(validator: Draft202012Validator) -> Check:
+def _fits(validator: Validator) -> Check:
     def fits(run: Run) -> str:
         value: Any = run.value
         if isinstance(value, str) or value is None:
@@ -162,7 +162,7 @@ def _fits(validator: Draft202012Validator) -> Check:
                 value = json.loads(run.answer or "")
             except ValueError:
                 return "the answer has to be JSON"
-        problem = best_match(validator.iter_errors(value))
+        problem = validator.problem(value)
         return "" if problem is None else f"the answer doesn't fit: {problem.message[:300]}"
 
     return fits

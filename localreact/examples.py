@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from referencing import Registry
-
 from localreact.grammar.quotes import QUOTE_MIN
+from localreact.grammar.validation import Validator
 from localreact.types import JsonSchema, ToolExample, ToolSpec
 
 
@@ -47,7 +45,7 @@ def _made_up(tool: ToolSpec) -> tuple[ToolExample, ...]:
     for number in range(len(_WORDS)):
         try:
             arguments = _sample(tool.parameters, number)
-            fits = Draft202012Validator(dict(tool.parameters), registry=Registry()).is_valid(arguments)
+            fits = Validator(tool.parameters).fits(arguments)
         except Exception:  # schemas come from anywhere; one that can't be sampled gets no example
             return ()
         if not fits or not isinstance(arguments, dict):

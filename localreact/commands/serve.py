@@ -33,6 +33,10 @@ def serve(
         list[str] | None,
         typer.Option(help="A name by which clients may call this server. May be repeated."),
     ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="The origin of a page elsewhere that may ask: http://HOST:PORT. May be repeated."),
+    ] = None,
     parallel: Annotated[
         int, typer.Option(min=1, max=64, help="Replies written at a time; they share the context.")
     ] = PARALLEL,
@@ -93,6 +97,7 @@ def serve(
         port=port,
         api_key=api_key,
         hosts=tuple(allow_host or ()),
+        origins=tuple(each.lower() for each in allow_origin or ()),
         parallel=parallel,
         queue=queue,
         max_tokens=max_tokens,

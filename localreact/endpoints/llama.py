@@ -222,10 +222,15 @@ class LlamaEndpoint:
 
     def _start(self, grammar: TurnGrammar | None, stops: tuple[str, ...]) -> Matcher:
         with self._in_use():
-            if self._engine is None or grammar == FREE_TEXT:
+            if grammar == FREE_TEXT or (grammar is None and self._engine is None):
                 return FreeMatcher(self._model.vocab, stops, self.reasoning)
             if grammar is None:
                 raise GrammarError("this endpoint decodes under a grammar only; engine='free' does without")
+            if self._engine is None or grammar.language != self._engine.language:
+                raise GrammarError(
+                    f"this endpoint takes no grammar in {grammar.language!r}",
+                    f"It takes: {', '.join(self.languages) or 'none'}.",
+                )
             return self._engine.start(grammar)
 
     def _before_turn(self, limits: Limits) -> Matcher | None:

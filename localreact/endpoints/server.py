@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 
@@ -36,6 +38,7 @@ from localreact.types import (
 ASSUMED_CTX = 4096
 BYTES_PER_TOKEN = 3  # a careful estimate for text; Chinese has 3 bytes a character and about a token
 CHECK_TOKENS = 1
+CHECKS_KEPT = 256
 LONGEST_CHECK = 180.0  # seconds, with whatever waits before it on the server
 
 
@@ -72,7 +75,8 @@ class ServerEndpoint:
         self.languages: tuple[str, ...] = ()
         self._spellings: dict[str, Spelling] = {}
         self._markers = markers_of(self.chat)
-        self._checked: set[TurnGrammar] = set()
+        self._checked: OrderedDict[TurnGrammar, None] = OrderedDict()
+        self._lock = threading.Lock()
         self._estimate_until = 0.0
 
     @property
@@ -149,8 +153,10 @@ class ServerEndpoint:
             )
 
     def check(self, grammar: TurnGrammar) -> None:
-        if grammar in self._checked:
-            return
+        with self._lock:
+            if grammar in self._checked:
+                self._checked.move_to_end(grammar)
+                return
         limits = Limits(CHECK_TOKENS, deadline=time.monotonic() + LONGEST_CHECK)
         try:
             sent, _ = self.encode(Prompt((Segment("Hello", trusted=True),)), limits)
@@ -163,11 +169,15 @@ class ServerEndpoint:
                 ) from error
             raise
         if stopped is not None:
-            raise EndpointError(
+            raise ServerError(
                 f"{self.name} took longer than {LONGEST_CHECK:g} seconds for a token of a turn",
                 "Is it overloaded, or the grammar too much for it?",
+                status=503,
             )
-        self._checked.add(grammar)
+        with self._lock:
+            self._checked[grammar] = None
+            while len(self._checked) > CHECKS_KEPT:
+                self._checked.popitem(last=False)
 
     def complete(
         self, prompt: Prompt, grammar: TurnGrammar | None, limits: Limits, sampling: Sampling, turn: int = 0

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, best_match
+from jsonschema.exceptions import SchemaError
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from localreact.errors import AnswerError, UsageError
+from localreact.grammar.validation import Validator, check_schema, outward
 from localreact.types import JsonSchema
 
 _HINT = (
@@ -90,15 +90,17 @@ def _regex(pattern: re.Pattern[Any]) -> AnswerType:
 
 def _json_schema(schema: JsonSchema) -> AnswerType:
     try:
-        Draft202012Validator.check_schema(schema)
+        check_schema(schema)
     except SchemaError as error:
         raise UsageError(
             f"the answer's JSON Schema is broken at {error.json_path}: {error.message}"
         ) from error
-    validator = Draft202012Validator(schema)
+    if (out := outward(schema)) is not None:
+        raise UsageError(f"the answer's JSON Schema can't be checked{_path(out[0])}: {out[1]}")
+    validator = Validator(schema)
 
     def convert(value: Any) -> Any:
-        if (error := best_match(validator.iter_errors(value))) is not None:
+        if (error := validator.problem(value)) is not None:
             raise AnswerError(f"the answer{_path(error.path)} is not as asked for: {error.message}")
         return value
 

@@ -14,9 +14,8 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from jsonschema import Draft202012Validator
-
 from localreact.grammar.lark import escaped
+from localreact.grammar.validation import Validator
 from localreact.types import JsonSchema, ToolSpec
 
 _LONGEST = 150
@@ -48,7 +47,7 @@ def _fits(schema: JsonSchema, call: Mapping[str, Any]) -> bool:
         isinstance(each, Mapping) and call.get(name) in each.get(_NOT, ())
         for name, each in schema.get("properties", {}).items()
     )
-    return not ruled_out and Draft202012Validator(dict(schema)).is_valid(dict(call))
+    return not ruled_out and Validator(schema).fits(dict(call))
 
 
 def _differing(schema: JsonSchema, call: Mapping[str, Any]) -> Iterator[JsonSchema]:

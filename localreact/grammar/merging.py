@@ -6,10 +6,10 @@ by its keyword, and the language gets wider.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from localreact.grammar.validation import found
 from localreact.types import JsonSchema
 
 Plain = dict[str, Any]
@@ -106,7 +106,7 @@ def _merge_properties(merged: Plain, one: Plain, other: Plain, left_out: Callabl
     def of(name: str, schema: Plain) -> Any:
         if name in schema.get("properties", {}):
             return schema["properties"][name]
-        matched = any(re.search(pattern, name) for pattern in schema.get("patternProperties", {}))
+        matched = any(found(pattern, name) for pattern in schema.get("patternProperties", {}))
         return True if matched else schema.get("additionalProperties", True)
 
     def matching(pattern: str, schema: Plain) -> Any:

@@ -44,7 +44,8 @@ _FORMATS = _words("date-time time date duration email hostname ipv4 ipv6 uuid ur
 
 # llguidance 1.9 lets an escaped quote or backslash into a class that excludes it: the pattern is kept, for
 # what it does hold, and reported.
-_EXCLUDES_ESCAPED = re.compile(r'\[\^[^\]]*("|\\\\|\\x22|\\x5[cC]|\\u0022|\\u005[cC])')
+_EXCLUDED = re.compile(r"\[\^[^\]]*")
+_ESCAPED = re.compile(r'"|\\\\|\\x22|\\x5[cC]|\\u0022|\\u005[cC]')
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -116,15 +117,15 @@ def _enforceable_by_llguidance(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxatio
                 kept[key] = relax(value, f"{pointer}/{key}")
             else:
                 kept[key] = value
-            if key == "pattern" and _EXCLUDES_ESCAPED.search(str(value)):
+            if key == "pattern" and any(map(_ESCAPED.search, _EXCLUDED.findall(str(value)))):
                 left_out.append(Relaxation(tool.name, pointer or "/", key))
         if "oneOf" in kept and problem({**_defs(tool.parameters), **kept}):
             kept["anyOf"] = kept.pop("oneOf")
             left_out.append(Relaxation(tool.name, pointer or "/", "oneOf"))
         return kept
 
+    _check_finite(tool.name, tool.parameters)
     parameters = relax(tool.parameters, "")
-    _check_finite(tool.name, parameters)
     if problem(parameters):
         raise _not_enforceable(tool.name, *_blame(parameters))
     return replace(tool, parameters=parameters), left_out

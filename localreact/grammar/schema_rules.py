@@ -9,17 +9,16 @@ to a grammar; the strict parser refuses such a turn.)
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jsonschema import Draft202012Validator
-
+from localreact.errors import GrammarError
 from localreact.grammar.merging import MAX_BRANCHES, Plain, apart, both, merge, never, same, types_of
 from localreact.grammar.nodes import EMPTY, NOTHING, alt, maybe, repeat, seq
 from localreact.grammar.rulebook import RuleBook, pointer_token, resolve
 from localreact.grammar.rules import Alt, Node, Ref, Rules, Text
 from localreact.grammar.scalars import Scalars, SchemaError
+from localreact.grammar.validation import Validator, found
 from localreact.types import JsonSchema
 
 
@@ -37,6 +36,10 @@ _SILENT = _words(  # says something about a schema, or only holds others
     """$defs definitions title description default examples deprecated readOnly writeOnly $schema $id
     $comment $anchor contentMediaType contentEncoding x-guidance"""
 )
+
+
+MOST_COMBINED = 20_000
+"""Schemas looked at as parts of others: two parts that each have two, and so on, would be without end."""
 
 
 def schema_rules(
@@ -71,6 +74,7 @@ class SchemaRules:
         self._roots: list[JsonSchema] = []  # kept, so that their ids stay theirs
         self._named: dict[tuple[int, str], str] = {}
         self._making: set[str] = set()
+        self._combined = 0
 
     def add(self, schema: JsonSchema | bool) -> Node:
         """A node for the values of a schema, which is the root for its references.
@@ -139,6 +143,9 @@ class SchemaRules:
 
     def _alternatives(self, schema: Any, at: str, within: tuple[str, ...]) -> list[Plain]:
         """Plain schemas of which a value has to fit one."""
+        self._combined += 1
+        if self._combined > MOST_COMBINED:
+            raise SchemaError(at, "combines too many alternatives")
         if never(schema):
             return []
         if not isinstance(schema, Mapping):
@@ -232,11 +239,11 @@ class SchemaRules:
             values = [value for value in values if any(same(value, each) for each in schema["enum"])]
         rest = {key: value for key, value in schema.items() if key not in ("const", "enum")}
         root = {key: self._root[key] for key in ("$defs", "definitions") if key in self._root}
-        validator = Draft202012Validator({**root, **rest})
+        validator = Validator({**root, **rest})
         try:
-            node = alt(Text(self.book.dumps(value)) for value in values if validator.is_valid(value))
-        except re.error as error:
-            raise SchemaError(at, f"a pattern is broken: {error}") from error
+            node = alt(Text(self.book.dumps(value)) for value in values if validator.fits(value))
+        except GrammarError as error:
+            raise SchemaError(at, error.message) from error
         return self.book.rule("enum", node) if isinstance(node, Alt) and len(node.options) > 3 else node
 
     # --- arrays and objects
@@ -274,11 +281,11 @@ class SchemaRules:
             self._scalars.pattern(pattern, f"{at}/patternProperties/{pointer_token(pattern)}", report=False)
         for name in required:
             if name not in declared:
-                matched = any(re.search(pattern, name) for pattern in by_pattern)
+                matched = any(found(pattern, name) for pattern in by_pattern)
                 declared[name] = True if matched else further
         for name in declared:
             for pattern, each in by_pattern.items():
-                if re.search(pattern, name):
+                if found(pattern, name):
                     declared[name] = both(declared[name], each)
         members: list[tuple[Node, bool]] = []
         for name, each in declared.items():
@@ -310,7 +317,7 @@ class SchemaRules:
             value = self._value(further, f"{at}/additionalProperties")
             return NOTHING if value == NOTHING else self.book.other_name(sorted(declared), value)
         ((pattern, each), *more) = by_pattern.items()
-        clear = not more and not any(re.search(pattern, name) for name in declared)
+        clear = not more and not any(found(pattern, name) for name in declared)
         tree = self._scalars.pattern(pattern, at, report=False) if clear else None
         if tree is not None:
             value = self._value(each, f"{at}/patternProperties/{pointer_token(pattern)}")

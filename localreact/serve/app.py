@@ -9,6 +9,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from localreact._version import __version__
 from localreact.errors import LocalReactError
@@ -57,6 +58,10 @@ def create_app(state: State, loading: Callable[[], None] | None = None) -> FastA
     for router in ROUTERS:
         app.include_router(router(state))
     app.add_middleware(Guard, settings=state.settings, metrics=state.metrics)
+    if origins := state.settings.origins:  # outside of the guard, so that its refusals can be read too
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=("GET", "POST"), allow_headers=("*",)
+        )
     return app
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from localreact.errors import LocalReactError
-from localreact.types import JsonSchema, Sampling, ToolSpec, TurnGrammar
+from localreact.types import JsonSchema, Sampling, ToolSpec
 
 Role = Literal["system", "user", "assistant", "tool"]
 ToolChoice = Literal["auto", "none", "required", "named"]
@@ -41,17 +41,28 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """What a plain text is held to: a grammar (in that `language`, or one that it is recognised by), a JSON
+    Schema, a regex, or one of several texts. `param` is the field that asked for it."""
+
+    kind: Literal["grammar", "json", "regex", "choice"]
+    value: Any
+    param: str = "grammar"
+    language: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """One request. Either `messages`, or a `prompt`: raw text to go on with, without a chat template.
 
     With tools, an `answer` schema, or tool calls in the history, the reply is one turn of a protocol under
-    its grammar: a call, or an answer. Otherwise it is plain text by the model's chat template (or under the
-    client's own `grammar`, which goes with neither tools nor an `answer`).
+    its grammar: a call, or an answer. Otherwise it is plain text by the model's chat template (or `held`
+    to what the client says, which goes with none of these).
 
     Args:
         tool_choice: `named` goes with the tool's name in `tool`.
         answer: the JSON Schema that an answer's content has to fit; None: it is text.
-        strict: tools and answer are refused unless the grammar holds all of their schemas.
+        strict: tools, answer and a schema in `held` are refused unless the grammar holds all of them.
         max_tokens: None: as many as the server's settings and the context leave.
         stops: content ends before the first of them. They don't touch tool calls.
         n: replies to the same.
@@ -69,7 +80,7 @@ class Ask:
     tool: str = ""
     answer: JsonSchema | None = None
     strict: bool = False
-    grammar: TurnGrammar | None = None
+    held: Held | None = None
     sampling: Sampling = Sampling()  # noqa: RUF009  (frozen)
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from localreact.serve import schemas
-from localreact.serve.ask import ANY_OBJECT, Ask, Called, ClientError, Message, Role, ToolChoice
-from localreact.serve.grammars import check_text
+from localreact.serve.ask import ANY_OBJECT, Ask, Called, ClientError, Held, Message, Role, ToolChoice
 from localreact.serve.wire import (
     Alternatives,
     Count,
     Loose,
+    Most,
     Penalty,
     Share,
     Strict,
@@ -25,11 +25,13 @@ from localreact.serve.wire import (
     TopK,
     TopP,
     Typed,
+    choice_of,
     no_part,
     refuse,
     sampling,
+    stops_of,
 )
-from localreact.types import JsonSchema, ToolSpec, TurnGrammar
+from localreact.types import JsonSchema, ToolSpec
 
 
 class Part(Typed):
@@ -97,10 +99,18 @@ class JsonSchemaFormat(Strict):
 class ResponseFormat(Strict):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    """llama-server's, of a `json_object`."""
 
 
 class StreamOptions(Loose):
     include_usage: bool = False
+
+
+class TemplateOptions(Loose):
+    """What local servers hand to a chat template; here templates aren't rendered anew for a request."""
+
+    enable_thinking: bool | None = None
 
 
 class Grammar(Strict):
@@ -119,8 +129,8 @@ class ChatRequest(Strict):
     response_format: ResponseFormat | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
+    max_tokens: Most = None
+    max_completion_tokens: Most = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
     seed: int | None = None
@@ -133,11 +143,13 @@ class ChatRequest(Strict):
     top_k: TopK | None = None
     min_p: Share | None = None
     repeat_penalty: Penalty | None = None
-    grammar: Grammar | None = None
+    grammar: str | Grammar | None = None
     protocol: str | None = None
     engine: str | None = None
     cite: bool = False
     reasoning_tokens: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
+
+    chat_template_kwargs: TemplateOptions | None = None
 
     # These change nothing here.
     user: Any = None
@@ -170,14 +182,11 @@ def to_ask(body: ChatRequest) -> Ask:
             "modalities": body.modalities not in (None, ["text"]),
         }
     )
-    if body.grammar is not None:
-        check_text(body.grammar.text)
     tools = tuple(map(_tool, body.tools or ()))
     choice, named = tool_choice(body.tool_choice)
     answer, strict = answer_of(body.response_format)
     strict = strict or any(each.function.strict for each in body.tools or ())
-    stop = body.stop if body.stop is not None else []
-    stops = tuple(each for each in ([stop] if isinstance(stop, str) else stop) if each)
+    thinks = body.chat_template_kwargs is None or body.chat_template_kwargs.enable_thinking is not False
     most = body.max_completion_tokens or body.max_tokens
     return Ask(
         messages=tuple(_message(each, number) for number, each in enumerate(body.messages)),
@@ -186,16 +195,16 @@ def to_ask(body: ChatRequest) -> Ask:
         tool=named,
         answer=answer,
         strict=strict,
-        grammar=TurnGrammar(body.grammar.language, body.grammar.text) if body.grammar else None,
+        held=_held(body.grammar),
         sampling=sampling(
             body.temperature, body.top_p, body.top_k, body.min_p, body.repeat_penalty, body.seed
         ),
         max_tokens=most,
-        stops=stops,
+        stops=stops_of(body.stop),
         n=body.n or 1,
         protocol=body.protocol,
         engine=body.engine,
-        reasoning_tokens=body.reasoning_tokens,
+        reasoning_tokens=body.reasoning_tokens if thinks else 0,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         cite=body.cite,
         model=body.model,
@@ -205,8 +214,13 @@ def to_ask(body: ChatRequest) -> Ask:
 def tool_choice(given: str | NamedTool | None) -> tuple[ToolChoice, str]:
     if isinstance(given, NamedTool):
         return "named", given.function.name
-    known: dict[str | None, ToolChoice] = {"none": "none", "required": "required"}
-    return known.get(given, "auto"), ""
+    return choice_of(given), ""
+
+
+def _held(given: str | Grammar | None) -> Held | None:
+    if given is None or isinstance(given, str):
+        return Held("grammar", given) if given else None
+    return Held("grammar", given.text, language=given.language)
 
 
 def _tool(given: ToolOf) -> ToolSpec:
@@ -224,7 +238,7 @@ def answer_of(given: ResponseFormat | None) -> tuple[JsonSchema | None, bool]:
     if given is None or given.type == "text":
         return None, False
     if given.type == "json_object":
-        return ANY_OBJECT, False
+        return given.schema_ or ANY_OBJECT, False
     wanted = given.json_schema
     if wanted is None or wanted.schema_ is None:
         raise ClientError(400, "a json_schema needs its schema", "response_format/json_schema/schema")

@@ -8,7 +8,6 @@ nothing else: what it holds of control tokens is tokenized letter by letter.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 import time
@@ -20,10 +19,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
-from localreact.errors import GrammarError
-from localreact.serve import grammars, schemas
 from localreact.serve.answering import data, event_stream, whole
-from localreact.serve.ask import ANY_OBJECT, Ask, ClientError
+from localreact.serve.ask import ANY_OBJECT, Ask, ClientError, Held
 from localreact.serve.chat import usage_of
 from localreact.serve.chat_wire import ResponseFormat, StreamOptions, answer_of
 from localreact.serve.desk import Desk
@@ -34,6 +31,7 @@ from localreact.serve.state import State
 from localreact.serve.wire import (
     Alternatives,
     Count,
+    Most,
     Penalty,
     Share,
     Strict,
@@ -42,9 +40,10 @@ from localreact.serve.wire import (
     TopP,
     refuse,
     sampling,
+    stops_of,
 )
 from localreact.serve.writing import Writing
-from localreact.types import JsonSchema, TurnGrammar
+from localreact.types import JsonSchema
 
 
 class StructuredOutputs(Strict):
@@ -60,7 +59,7 @@ class StructuredOutputs(Strict):
 class CompletionRequest(Strict):
     prompt: str | list[str] | list[int] | list[list[int]]
     model: str = ""
-    max_tokens: Count | None = None
+    max_tokens: Most = None
     stop: str | list[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -90,20 +89,12 @@ class CompletionRequest(Strict):
     """Changes nothing here."""
 
 
-Kind = tuple[str, Any]
-
-
 def router(state: State) -> APIRouter:
     routes = APIRouter(tags=["OpenAI"])
 
     @routes.post("/v1/completions", response_model=None, description=__doc__)
     async def completions(body: CompletionRequest, request: Request) -> Response:
-        asks = to_asks(body)
-        desk = state.desk
-        grammar, notices = await _grammar(held(body), desk, body.engine)
-        asks = [replace(each, grammar=grammar) for each in asks]
-        writings = await _open(desk, asks)
-        texts = Texts(writings, body.n or 1, notices)
+        texts = Texts(await _open(state.desk, to_asks(body)), body.n or 1)
         if body.stream:
             usage = bool(body.stream_options and body.stream_options.include_usage)
             return event_stream(texts, _events(texts, usage))
@@ -133,8 +124,8 @@ def to_asks(body: CompletionRequest) -> list[Ask]:
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     if not prompts:
         raise ClientError(400, "there is no prompt", "prompt")
-    stop = body.stop or []
     how = sampling(body.temperature, body.top_p, body.top_k, body.min_p, body.repeat_penalty, body.seed)
+    held, strict = _held(body), answer_of(body.response_format)[1]
     asks = []
     for prompt in prompts:
         if not isinstance(prompt, str):
@@ -143,9 +134,11 @@ def to_asks(body: CompletionRequest) -> list[Ask]:
             )
         ask = Ask(
             prompt=prompt,
+            held=held,
+            strict=strict,
             sampling=how,
             max_tokens=body.max_tokens,
-            stops=tuple(each for each in ([stop] if isinstance(stop, str) else stop) if each),
+            stops=stops_of(body.stop),
             n=body.n or 1,
             logprobs=body.logprobs,
             engine=body.engine,
@@ -155,67 +148,38 @@ def to_asks(body: CompletionRequest) -> list[Ask]:
     return asks
 
 
-def held(body: CompletionRequest) -> Kind | None:
-    """What the text is held to: `json`, `regex`, `choice` or `grammar`, and which.
-
+def _held(body: CompletionRequest) -> Held | None:
+    """
     Raises:
-        ClientError: two things at a time.
+        ClientError: 400, two things at a time, or a schema that is no JSON.
     """
     outputs = body.structured_outputs or StructuredOutputs.model_validate({})
-    asked: list[Kind] = [
-        ("grammar", body.grammar),
-        ("json", body.json_schema),
-        ("json", answer_of(body.response_format)[0]),
-        ("json", outputs.json_),
-        ("json", ANY_OBJECT if outputs.json_object else None),
-        ("regex", outputs.regex),
-        ("choice", outputs.choice),
-        ("grammar", outputs.grammar),
+    asked = [
+        Held("grammar", body.grammar),
+        Held("json", body.json_schema, "json_schema"),
+        Held("json", answer_of(body.response_format)[0], "response_format"),
+        Held("json", outputs.json_, "structured_outputs/json"),
+        Held("json", ANY_OBJECT if outputs.json_object else None, "structured_outputs/json_object"),
+        Held("regex", outputs.regex, "structured_outputs/regex"),
+        Held("choice", outputs.choice, "structured_outputs/choice"),
+        Held("grammar", outputs.grammar, "structured_outputs/grammar"),
     ]
-    given = [each for each in asked if each[1] is not None]
+    given = [each for each in asked if each.value is not None]
     if len(given) > 1:
         raise ClientError(400, "one grammar, schema, regex or choice at a time", "structured_outputs")
-    return given[0] if given else None
+    held = given[0] if given else None
+    if held is not None and held.kind == "json" and isinstance(held.value, str):
+        return replace(held, value=_loaded(held.value, held.param))
+    return held
 
 
-async def _grammar(
-    held_to: Kind | None, desk: Desk, engine: str | None
-) -> tuple[TurnGrammar | None, tuple[str, ...]]:
-    if held_to is None:
-        return None, ()
-    kind, value = held_to
-    caps, languages = desk.settings.caps, desk.endpoint_for(engine).languages
-    if len(json.dumps(value, ensure_ascii=False)) > caps.schema_bytes:
-        raise ClientError(422, f"{kind}: more than {caps.schema_bytes} characters", kind, "too_many")
-
-    def write() -> tuple[TurnGrammar, tuple[str, ...]]:
-        match kind:
-            case "json":
-                schema = _loaded(value) if isinstance(value, str) else value
-                schemas.check_schema(schema, "json_schema", caps, "")
-                return grammars.of_schema(schema, languages)
-            case "regex":
-                return grammars.of_regex(value, languages), ()
-            case "choice":
-                return grammars.of_choice(value, languages), ()
-        return grammars.of_text(value, languages), ()
-
-    try:
-        return await asyncio.wait_for(asyncio.to_thread(write), desk.settings.compile_seconds)
-    except GrammarError as error:
-        raise ClientError(400, str(error), kind, "not_enforceable") from error
-    except asyncio.TimeoutError as error:
-        said = f"it isn't compiled after {desk.settings.compile_seconds:g} seconds; simplify it"
-        raise ClientError(400, said, kind, "not_enforceable") from error
-
-
-def _loaded(text: str) -> JsonSchema:
+def _loaded(text: str, at: str) -> JsonSchema:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ClientError(400, f"the schema isn't JSON: {error}", "json_schema") from error
+        raise ClientError(400, f"the schema isn't JSON: {error}", at) from error
     if not isinstance(schema, dict):
-        raise ClientError(400, "the schema isn't an object", "json_schema")
+        raise ClientError(400, "the schema isn't an object", at)
     return schema
 
 
@@ -227,10 +191,6 @@ async def _open(desk: Desk, asks: Sequence[Ask]) -> list[Writing]:
     try:
         for ask in asks:
             writings.append(await desk.open(ask))
-    except GrammarError as error:
-        for each in writings:
-            await each.aclose()
-        raise ClientError(400, str(error), "grammar", "not_enforceable") from error
     except BaseException:
         for each in writings:
             await each.aclose()
@@ -244,7 +204,6 @@ class Texts:
 
     writings: Sequence[Writing]
     n: int
-    notices: tuple[str, ...]
 
     def __post_init__(self) -> None:
         self.id = f"cmpl-{secrets.token_hex(12)}"
@@ -272,7 +231,8 @@ class Texts:
             "created": self.created,
             "model": self.writings[0].model,
         }
-        return {**head, "warnings": list(self.notices)} if self.notices else head
+        notices = self.writings[0].notices
+        return {**head, "warnings": list(notices)} if notices else head
 
     def usage(self, replies: Sequence[Ended]) -> dict[str, Any]:
         """Replies to one prompt share it."""

@@ -12,15 +12,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from localreact.endpoints.base import Endpoint
 from localreact.endpoints.llama import ENGINES, LlamaEndpoint
+from localreact.endpoints.replicas import ReplicaEndpoint
 from localreact.endpoints.server import ServerEndpoint
 from localreact.serve import schemas
 from localreact.serve.ask import Ask, ClientError
+from localreact.serve.errors import BUSY_RETRY_S
 from localreact.serve.metrics import Metrics
 from localreact.serve.places import Places
+from localreact.serve.replies import Prepared
 from localreact.serve.settings import Settings
 from localreact.serve.turns import Turns
 from localreact.serve.writing import Writing
@@ -43,6 +47,8 @@ class Desk:
         self.metrics.watch(self.places)
         if isinstance(endpoint, LlamaEndpoint):
             endpoint.keep_histories(settings.parallel)
+        # As many as there are places: those that wait for a server hold up nobody else.
+        self._threads = ThreadPoolExecutor(settings.parallel + settings.queue, "localreact prepare")
         self._engines: dict[str, Endpoint] = {}
         self._turns = Turns(self.endpoint_for, settings.max_tokens)
         self.under_way: set[Cancellable] = set()
@@ -104,10 +110,10 @@ class Desk:
         """
         deadline = time.monotonic() + self.settings.request_seconds
         self.check_model(ask.model)
-        schemas.check(ask, self.settings.caps)
+        schemas.check_counts(ask, self.settings.caps)
         places = self.places.take(ask.n)
         try:
-            prepared = await self.in_time(lambda: self._turns.prepare(ask))
+            prepared = await self.in_time(lambda: self._prepare(ask), deadline)
         except BaseException:
             for place in places:
                 place.leave()
@@ -122,23 +128,36 @@ class Desk:
 
         Raises: what `open` does, but for the queue.
         """
+        deadline = time.monotonic() + self.settings.request_seconds
         self.check_model(ask.model)
-        schemas.check(ask, self.settings.caps)
-        prepared = await self.in_time(lambda: self._turns.prepare(ask))
+        schemas.check_counts(ask, self.settings.caps)
+        prepared = await self.in_time(lambda: self._prepare(ask), deadline)
         return await asyncio.to_thread(prepared.endpoint.count, prepared.prompt)
 
-    async def in_time(self, prepare: Callable[[], T]) -> T:
-        """On a thread, since compiling a grammar takes time; one that takes too long is left to itself.
+    def _prepare(self, ask: Ask) -> Prepared:
+        schemas.check(ask, self.settings.caps)
+        return self._turns.prepare(ask)
+
+    async def in_time(self, prepare: Callable[[], T], deadline: float) -> T:
+        """On a thread, since compiling a grammar takes time; one that takes too long is left to itself. A
+        server compiles when it gets to it: then what takes long is no fault of the grammar's.
 
         Raises:
-            ClientError: 400, the time for it is up.
+            ClientError: the time for it is up: 400, to compile it here; 503, for a server to compile it.
         """
         started = time.monotonic()
-        work = asyncio.get_running_loop().run_in_executor(None, prepare)
+        elsewhere = isinstance(self.endpoint, ServerEndpoint | ReplicaEndpoint)
+        patience = deadline - started if elsewhere else self.settings.compile_seconds
+        work = asyncio.get_running_loop().run_in_executor(self._threads, prepare)
         try:
-            return await asyncio.wait_for(asyncio.shield(work), self.settings.compile_seconds)
+            return await asyncio.wait_for(asyncio.shield(work), patience)
         except asyncio.TimeoutError as error:
             work.add_done_callback(lambda done: done.cancelled() or done.exception())
+            if elsewhere:
+                said = (
+                    f"{self.endpoint.name} is busy: in {patience:.0f} seconds it didn't look at the grammar"
+                )
+                raise ClientError(503, said, code="busy", retry_after=BUSY_RETRY_S) from error
             raise ClientError(
                 400,
                 f"the grammar isn't compiled after {self.settings.compile_seconds:g} seconds; simplify the "

@@ -12,9 +12,13 @@ from localreact.errors import (
     GrammarError,
     LocalReactError,
     ProtocolError,
+    ServerError,
     UsageError,
 )
 from localreact.serve.ask import ClientError
+
+BUSY_RETRY_S = 10
+"""When to ask again where a server behind this one is busy, which seldom says itself."""
 
 TYPES = {
     400: "invalid_request_error",
@@ -22,11 +26,14 @@ TYPES = {
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "timeout_error",
+    409: "conflict_error",
     413: "invalid_request_error",
     422: "invalid_request_error",
     429: "rate_limit_error",
     431: "invalid_request_error",
     503: "unavailable_error",
+    504: "timeout_error",
 }
 
 
@@ -40,10 +47,6 @@ class Problem:
     param: str | None = None
     code: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def ours(self) -> bool:
-        return self.status >= 500 and self.status != 503
 
 
 def problem_of(error: BaseException) -> Problem:
@@ -61,6 +64,9 @@ def problem_of(error: BaseException) -> Problem:
             return Problem(400, str(error), TYPES[400])
         case ProtocolError():
             return Problem(502, str(error), "model_error", code="no_turn")
+        case ServerError(status=503):
+            headers = {"retry-after": str(BUSY_RETRY_S)}
+            return Problem(503, error.message, TYPES[503], code="busy", headers=headers)
         case EndpointError():
             return Problem(502, error.message, "endpoint_error")
         case LocalReactError():

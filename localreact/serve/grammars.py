@@ -1,4 +1,4 @@
-"""What a client holds a raw completion to (a schema, a regex, texts to choose from, a grammar), in a language
+"""What a client holds a plain text to (a schema, a regex, texts to choose from, a grammar), in a language
 that the endpoint enforces."""
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from collections.abc import Sequence
 
 from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
+from localreact.errors import GrammarError
 from localreact.grammar import gbnf, lark, patterns
 from localreact.grammar.nodes import alt
 from localreact.grammar.regexes import regex_of
 from localreact.grammar.rules import Chars, Rules, Text
 from localreact.grammar.schema import enforceable
 from localreact.grammar.schema_rules import schema_rules
-from localreact.serve.ask import ClientError
+from localreact.serve.ask import ClientError, Held
 from localreact.serve.schemas import closed_schema
 from localreact.types import JsonSchema, ToolSpec, TurnGrammar
 
@@ -43,6 +44,25 @@ def check_text(text: str) -> None:
         deepest = max(deepest, depth)
     if deepest > DEEPEST:
         raise ClientError(422, f"a grammar nested deeper than {DEEPEST} levels", "grammar", "too_many")
+
+
+def of(held: Held, languages: Sequence[str]) -> tuple[TurnGrammar, tuple[str, ...]]:
+    """The grammar, and what it doesn't hold.
+
+    Raises:
+        ClientError: the endpoint takes no such thing, or it is none.
+    """
+    try:
+        match held.kind:
+            case "json":
+                return of_schema(held.value, languages)
+            case "regex":
+                return of_regex(held.value, languages), ()
+            case "choice":
+                return of_choice(held.value, languages), ()
+        return of_text(held.value, languages, held.language), ()
+    except GrammarError as error:
+        raise ClientError(400, str(error), held.param, "not_enforceable") from error
 
 
 def of_schema(schema: JsonSchema, languages: Sequence[str]) -> tuple[TurnGrammar, tuple[str, ...]]:
@@ -89,16 +109,18 @@ def of_choice(choices: Sequence[str], languages: Sequence[str]) -> TurnGrammar:
     return TurnGrammar(language, "start: " + " | ".join(map(lark.literal, choices)))
 
 
-def of_text(text: str, languages: Sequence[str]) -> TurnGrammar:
-    """A grammar in GBNF (its rules are defined by `::=`), or in llguidance's Lark.
+def of_text(text: str, languages: Sequence[str], language: str = "") -> TurnGrammar:
+    """A grammar in the language it is said to be in; else in GBNF (its rules are defined by `::=`), or in
+    llguidance's Lark. GBNF is translated where only Lark is enforced.
 
     Raises:
         ClientError: the endpoint takes no such thing, or it is none.
     """
     check_text(text)
-    if "::=" not in text:
-        return TurnGrammar(_first(languages, ("lark",), "a Lark grammar"), text)
-    if _first(languages, ("gbnf", "lark"), "a GBNF grammar") == "gbnf":
+    language = language or ("gbnf" if "::=" in text else "lark")
+    if language != "gbnf":
+        return TurnGrammar(_first(languages, (language,), f"a grammar in {language!r}"), text)
+    if _first(languages, ("gbnf", "lark"), "a grammar in 'gbnf'") == "gbnf":
         return TurnGrammar("gbnf", text)
     try:
         return TurnGrammar("lark", gbnf_to_lark(_BEYOND_16_BITS.sub(_plain, text)))

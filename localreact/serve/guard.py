@@ -1,8 +1,10 @@
 """What stands before all routes: who may ask, from where, and how much; and that no failure tells more than
 that it is one.
 
-A request whose Host, or Origin, isn't one of ours comes through a page that somebody else wrote (DNS
-rebinding, cross-site requests) and is refused. A body is read whole, within its limits, before any route.
+A request whose Host isn't one of ours, or whose Origin isn't the very host and port that it goes to, comes
+through a page that somebody else wrote (DNS rebinding, cross-site requests, another server of this machine's)
+and is refused, unless the page's origin was admitted (`--allow-origin`). A body is read whole, within its
+limits, before any route.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 import hmac
 import json
 import logging
+import math
 import time
 import traceback
 from ipaddress import ip_address
@@ -78,16 +81,20 @@ class Guard:
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if size > self._settings.caps.header_bytes:
             raise ClientError(431, f"the headers have more than {self._settings.caps.header_bytes} bytes")
-        if not self._is_ours(headers.get(b"host", "")):
+        host = headers.get(b"host", "")
+        if not self._is_ours(host):
             raise ClientError(
                 403,
                 "the Host header names no host of this server; start it with --allow-host NAME to admit one",
                 code="host_not_allowed",
             )
         origin = headers.get(b"origin")
-        if origin is not None and not self._is_ours(origin.partition("://")[2]):
+        own = (f"http://{host}".lower(), f"https://{host}".lower(), *self._settings.origins)
+        if origin is not None and origin.lower() not in own:
             raise ClientError(
-                403, "requests from other sites' pages aren't served", code="origin_not_allowed"
+                403,
+                "other sites' pages aren't served; start the server with --allow-origin ORIGIN to admit one",
+                code="origin_not_allowed",
             )
         key = self._settings.api_key
         if key and scope["path"] not in PUBLIC:
@@ -154,7 +161,7 @@ def _check_json(data: bytes) -> None:
         ClientError: 400, what no route could make sense of, or would stumble over.
     """
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
+        value = json.loads(data.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite)
         json.dumps(value, ensure_ascii=False).encode("utf-8")  # half a surrogate is no text
     except UnicodeError:
         raise ClientError(400, "the body holds text that isn't UTF-8", code="invalid_json") from None
@@ -167,6 +174,13 @@ def _check_json(data: bytes) -> None:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no value")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {digits[:20]} is out of range")
+    return value
 
 
 def _deeper(value: Any, most: int) -> bool:

@@ -25,7 +25,7 @@ from localreact.serve.wire import event
 from localreact.serve.writing import Writing
 
 Json = dict[str, Any]
-TYPES = {413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}
+TYPES = {413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error"}
 REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
 
 

@@ -2,8 +2,9 @@
 
 Taken: text, `tool_use`, `tool_result` and `thinking` blocks, `system` as text or blocks, tools of one's own,
 `tool_choice`, `stop_sequences`, `thinking`, `output_config.format`. Refused: images, documents, Anthropic's
-own tools, MCP servers, containers. `thinking` shows the thought; its budget changes nothing. Own fields:
-`protocol`, `engine`, `seed`.
+own tools, MCP servers, containers. `thinking` shows the thought; its budget changes nothing. Fields that
+aren't known (Anthropic's clients keep sending new ones, `context_management` say) change nothing either. Own
+fields: `protocol`, `engine`, `seed`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from localreact.serve.wire import (
     TopP,
     Typed,
     no_part,
+    refuse,
     sampling,
+    stops_of,
     text_of,
 )
 from localreact.types import JsonSchema, ToolSpec
@@ -78,7 +81,7 @@ class OutputConfig(Loose):
     format: Format | None = None
 
 
-class Counted(Strict):
+class Counted(Loose):
     """What tokens are counted of."""
 
     messages: list[Turn] = Field(min_length=1)
@@ -91,8 +94,9 @@ class Counted(Strict):
     protocol: str | None = None
     engine: str | None = None
 
-    cache_control: Any = None
-    """Changes nothing here."""
+    # Refused, if they ask for something.
+    mcp_servers: Any = None
+    container: Any = None
 
 
 class MessagesRequest(Counted):
@@ -104,16 +108,13 @@ class MessagesRequest(Counted):
     top_k: TopK | None = None
     seed: int | None = None
 
-    # These change nothing here.
-    metadata: Any = None
-    service_tier: Any = None
-
 
 def to_ask(body: Counted) -> Ask:
     """
     Raises:
         ClientError: 400, with the field that can't be served.
     """
+    refuse({"mcp_servers": body.mcp_servers, "container": body.container})
     choice, named = _choice(body.tool_choice)
     ask = Ask(
         messages=tuple(_messages(body)),
@@ -132,7 +133,7 @@ def to_ask(body: Counted) -> Ask:
         ask,
         sampling=sampling(body.temperature, body.top_p, body.top_k, seed=body.seed),
         max_tokens=body.max_tokens,
-        stops=tuple(filter(None, body.stop_sequences or ())),
+        stops=stops_of(body.stop_sequences),
     )
 
 

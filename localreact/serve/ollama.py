@@ -1,4 +1,4 @@
-"""`POST /api/chat`, `GET /api/tags` and `/api/version`: Ollama's.
+"""`POST /api/chat` and `/api/show`, `GET /api/tags`, `/api/ps` and `/api/version`: Ollama's.
 
 Taken: `messages`, `tools`, `format` (`json`, or a schema), `think`, `stream`, and of `options` those that
 choose tokens (`temperature`, `top_k`, `top_p`, `min_p`, `seed`, `num_predict`, `stop`, `repeat_penalty`);
@@ -18,17 +18,21 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from localreact._version import __version__
+from localreact.endpoints.llama import LlamaEndpoint
 from localreact.serve import errors
 from localreact.serve.answering import event_stream, one_line, whole
-from localreact.serve.ask import Called
+from localreact.serve.ask import Called, ClientError
+from localreact.serve.desk import Desk
 from localreact.serve.errors import Problem, problem_of
-from localreact.serve.ollama_wire import OllamaRequest, to_ask
+from localreact.serve.ollama_wire import OllamaRequest, ShowRequest, to_ask
 from localreact.serve.parts import ContentDelta, Ended, ReasoningDelta
 from localreact.serve.state import State
 from localreact.serve.writing import Writing
 
 Json = dict[str, Any]
+VERSION = "0.12.6"
+"""The Ollama whose API this is: clients look at it (VS Code's Copilot wants 0.6.4 or later). Our own version
+is at `/version`."""
 
 
 def router(state: State) -> APIRouter:
@@ -47,15 +51,53 @@ def router(state: State) -> APIRouter:
 
     @routes.get("/api/tags")
     async def tags() -> Json:
-        name = state.desk.model_names()[0]
         since = datetime.fromtimestamp(state.started, timezone.utc).isoformat()
-        return {"models": [{"name": name, "model": name, "modified_at": since}]}
+        return {"models": [{**_named(state.desk), "modified_at": since}]}
+
+    @routes.get("/api/ps")
+    async def loaded() -> Json:
+        return {"models": [{**_named(state.desk), "context_length": state.desk.endpoint.n_ctx}]}
+
+    @routes.post("/api/show")
+    async def show(body: ShowRequest) -> Json:
+        desk = state.desk
+        desk.check_model((body.model or body.name).removesuffix(":latest"))
+        kind = _architecture(desk)
+        about = {"general.architecture": kind, "general.basename": desk.model_names()[0]}
+        return {
+            "details": _named(desk)["details"],
+            "model_info": {**about, f"{kind}.context_length": desk.endpoint.n_ctx},
+            "capabilities": ["completion", "tools"],
+        }
 
     @routes.get("/api/version")
     async def version() -> Json:
-        return {"version": __version__}
+        return {"version": VERSION}
+
+    @routes.post("/api/generate", include_in_schema=False)
+    async def generate() -> None:
+        raise ClientError(
+            501, "/api/generate isn't served here; /api/chat is, and for raw text /v1/completions"
+        )
 
     return routes
+
+
+def _named(desk: Desk) -> Json:
+    name, kind = desk.model_names()[0], _architecture(desk)
+    local = isinstance(desk.endpoint, LlamaEndpoint)
+    details = {"format": "gguf" if local else "", "family": kind, "families": [kind]}
+    return {
+        "name": name,
+        "model": name,
+        "details": {**details, "parameter_size": "", "quantization_level": ""},
+    }
+
+
+def _architecture(desk: Desk) -> str:
+    endpoint = desk.endpoint
+    known = endpoint.model.metadata("general.architecture") if isinstance(endpoint, LlamaEndpoint) else None
+    return known or "unknown"
 
 
 def shape(problem: Problem) -> Json:

@@ -9,7 +9,18 @@ from pydantic import Field
 
 from localreact.serve import schemas
 from localreact.serve.ask import ANY_OBJECT, Ask, Called, ClientError, Message, ToolChoice
-from localreact.serve.wire import Loose, Penalty, Share, Strict, Temperature, TopK, TopP, refuse, sampling
+from localreact.serve.wire import (
+    Loose,
+    Penalty,
+    Share,
+    Strict,
+    Temperature,
+    TopK,
+    TopP,
+    refuse,
+    sampling,
+    stops_of,
+)
 from localreact.types import JsonSchema, ToolSpec
 
 
@@ -80,6 +91,13 @@ class OllamaRequest(Strict):
     top_logprobs: int | None = None
 
 
+class ShowRequest(Loose):
+    """`name` is what older clients call it."""
+
+    model: str = ""
+    name: str = ""
+
+
 def to_ask(body: OllamaRequest) -> Ask:
     """
     Raises:
@@ -94,7 +112,6 @@ def to_ask(body: OllamaRequest) -> Ask:
             "options/mirostat": options.mirostat,
         }
     )
-    stop = options.stop or []
     choice: ToolChoice = body.tool_choice or "auto"
     return Ask(
         messages=_messages(body.messages),
@@ -111,7 +128,7 @@ def to_ask(body: OllamaRequest) -> Ask:
         ),
         # -1 and -2 mean as many as there is room for.
         max_tokens=options.num_predict if (options.num_predict or 0) > 0 else None,
-        stops=tuple(each for each in ([stop] if isinstance(stop, str) else stop) if each),
+        stops=stops_of(options.stop),
         protocol=body.protocol,
         engine=body.engine,
         reasoning_tokens=0 if body.think is False else None,

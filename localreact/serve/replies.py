@@ -15,6 +15,7 @@ from localreact.errors import ProtocolError
 from localreact.protocols import Protocol
 from localreact.protocols.base import mark_truncated, read_first
 from localreact.serve.ask import Ask, Called
+from localreact.serve.checked import check_text, check_turn
 from localreact.serve.parts import (
     ArgumentsDelta,
     CallStarted,
@@ -53,7 +54,7 @@ class Prepared:
     spec: TurnSpec | None = None
     protocol: Protocol | None = None
     notices: tuple[str, ...] = ()
-    """What the grammar doesn't hold of the client's schemas."""
+    """What the grammar doesn't hold of the client's schemas, and so is checked when the reply is whole."""
 
 
 class Reply:
@@ -137,6 +138,9 @@ class PlainReply(Reply):
         yield from self.think(reasoning)
         yield from self.say(content)
         yield from self.say_rest()
+        held, whole = self.prepared.ask.held, completion.stop != "length" and self.stopped_at is None
+        if held is not None and held.kind == "json" and self.prepared.notices and whole:
+            check_text(self.content, held.value)
         yield self.ended(completion, scored=self._scored)
 
 
@@ -192,22 +196,17 @@ class TurnReply(Reply):
     def _turn(self, completion: Completion) -> Turn | None:
         """None where it was cut."""
         spec, structured = self._spec, self._spec.answer_schema is not None
-        tools = self.prepared.spec.tools if self.prepared.spec else ()
         if self._live:
-            return mark_truncated(self._protocol.parse(completion.text, tools, structured), spec)
-        try:
-            turn, _ = read_first(self._protocol, completion.text, tools, structured)
-        except ProtocolError as error:
-            if completion.stop == "length":
-                return None
-            raise ProtocolError(f"the model's reply was no turn: {error.message}", error.hint) from error
-        legal = [tool.name for tool in tools]
-        if isinstance(turn, ToolCall) and turn.tool not in legal:
-            raise ProtocolError(
-                f"the model called {turn.tool!r}; it may call: {', '.join(legal) or 'nothing'}"
-            )
-        if isinstance(turn, Finish) and not spec.answer:
-            raise ProtocolError("the model answered where a call was required")
+            turn = mark_truncated(self._protocol.parse(completion.text, spec.tools, structured), spec)
+        else:
+            try:
+                turn, _ = read_first(self._protocol, completion.text, spec.tools, structured)
+            except ProtocolError as error:
+                if completion.stop == "length":
+                    return None
+                raise ProtocolError(f"the model's reply was no turn: {error.message}", error.hint) from error
+        if self.prepared.notices and not turn.truncated:
+            check_turn(turn, self.prepared.ask, spec)
         return turn
 
     def _think(self, text: str) -> Iterator[Part]:

@@ -20,6 +20,7 @@ from localreact.serve.wire import (
     Temperature,
     TopP,
     Typed,
+    choice_of,
     no_part,
     refuse,
     sampling,
@@ -207,8 +208,7 @@ def _choice(given: str | NamedTool | None) -> tuple[ToolChoice, str]:
         if given.type != "function":
             raise no_part(given.type, "tool_choice/type")
         return "named", given.name
-    known: dict[str | None, ToolChoice] = {"none": "none", "required": "required"}
-    return known.get(given, "auto"), ""
+    return choice_of(given), ""
 
 
 def _answer(given: Format | None) -> tuple[JsonSchema | None, bool]:

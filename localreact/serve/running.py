@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from localreact.serve.app import create_app
 from localreact.serve.settings import LOOPBACK, Settings
 from localreact.serve.state import State
 
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s*]+")
 _LOG = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -39,7 +41,7 @@ def run(
     """Serve until a signal. Requests under way then have some seconds to end; a second signal ends them.
 
     Raises:
-        UsageError: it can't listen there, or mustn't without a key.
+        UsageError: it can't listen there, or mustn't without a key; or an origin is none.
         LocalReactError: the model can't be loaded.
     """
     if settings.host not in LOOPBACK and not settings.api_key:
@@ -47,6 +49,11 @@ def run(
             f"on {settings.host} others can reach this server, so it needs a key",
             "Set LOCALREACT_SERVE_KEY (or --api-key), or listen on this machine only: --host 127.0.0.1.",
         )
+    for origin in settings.origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise UsageError(
+                f"{origin!r} is no origin of pages", "Give scheme, host and port: http://localhost:3000."
+            )
     listening = _listen(settings.host, settings.port)
     state = State(settings)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -30,7 +31,6 @@ from localreact.serve.book import KeptRun, RunBook
 from localreact.serve.desk import Desk
 from localreact.serve.runs_asked import RunRequest, chosen, objection, prepare
 from localreact.serve.runs_told import Seen, listed, sse, told
-from localreact.serve.schemas import check_schema
 from localreact.serve.settings import LOOPBACK
 from localreact.serve.state import State
 from localreact.trace import html, store
@@ -73,13 +73,12 @@ def router(state: State) -> APIRouter:
         at.check_model(body.model)
         if not body.question.strip():
             raise ClientError(400, "the question is empty", "question")
-        if body.answer_schema is not None:
-            check_schema(body.answer_schema, "answer_schema", settings.caps, "the answer: ")
         endpoint, tools = at.endpoint_for(body.engine), chosen(settings, body.tools)
         cancelled = threading.Event()
         (place,) = at.places.take(1)
         try:
-            prepared = await at.in_time(lambda: prepare(settings, endpoint, tools, body, cancelled))
+            deadline = time.monotonic() + settings.request_seconds
+            prepared = await at.in_time(lambda: prepare(settings, endpoint, tools, body, cancelled), deadline)
         except BaseException:
             place.leave()
             raise

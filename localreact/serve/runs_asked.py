@@ -11,6 +11,7 @@ from localreact.agent import Agent
 from localreact.endpoints.base import Endpoint
 from localreact.run import Running
 from localreact.serve.ask import ClientError
+from localreact.serve.schemas import check_schema
 from localreact.serve.settings import Settings
 from localreact.serve.wire import Penalty, Share, Strict, Temperature, TopP
 from localreact.tools import Tool
@@ -78,6 +79,13 @@ def chosen(settings: Settings, names: list[str] | None) -> list[Tool]:
 def prepare(
     settings: Settings, endpoint: Endpoint, tools: list[Tool], body: RunRequest, cancelled: threading.Event
 ) -> Running:
+    """
+    Raises:
+        ClientError: 400, the answer's schema is none; 422, it goes beyond a cap.
+        UsageError, GrammarError: there can be no such run.
+    """
+    if body.answer_schema is not None:
+        check_schema(body.answer_schema, "answer_schema", settings.caps, "the answer: ")
     longest = settings.request_seconds
     agent = Agent(
         endpoint,

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
+from localreact.grammar import validation
 from localreact.grammar.schema import subschemas
 from localreact.serve.ask import Ask, ClientError
 from localreact.serve.settings import Caps
@@ -19,10 +19,10 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 RESERVED = ("finish",)
 
 
-def check(ask: Ask, caps: Caps) -> None:
+def check_counts(ask: Ask, caps: Caps) -> None:
     """
     Raises:
-        ClientError: 400, a tool, a choice or a schema that is none; 422, more than the caps allow.
+        ClientError: 422, more than the caps allow.
     """
     for count, most, what in (
         (len(ask.messages), caps.messages, "messages"),
@@ -32,6 +32,14 @@ def check(ask: Ask, caps: Caps) -> None:
     ):
         if count > most:
             raise ClientError(422, f"{what}: at most {most}, not {count}", what, "too_many")
+
+
+def check(ask: Ask, caps: Caps) -> None:
+    """What takes time, with large schemas.
+
+    Raises:
+        ClientError: 400, a tool, a choice or a schema that is none; 422, one beyond the caps.
+    """
     names = [tool.name for tool in ask.tools]
     for number, tool in enumerate(ask.tools):
         at = f"tools/{number}"
@@ -56,8 +64,12 @@ def check(ask: Ask, caps: Caps) -> None:
         raise ClientError(400, "a tool call is required, and there is no tool", "tool_choice")
     if ask.answer is not None:
         check_schema(ask.answer, "response_format", caps, "the answer: ")
-    if ask.grammar is not None and (ask.tools or ask.answer is not None):
-        raise ClientError(400, "a grammar of one's own goes with neither tools nor a schema", "grammar")
+    if (held := ask.held) is not None:
+        if len(json.dumps(held.value, ensure_ascii=False)) > caps.schema_bytes:
+            said = f"{held.param}: more than {caps.schema_bytes} characters"
+            raise ClientError(422, said, held.param, "too_many")
+        if held.kind == "json":
+            check_schema(held.value, held.param, caps, "")
 
 
 def check_schema(schema: JsonSchema, at: str, caps: Caps, whose: str) -> None:
@@ -66,12 +78,20 @@ def check_schema(schema: JsonSchema, at: str, caps: Caps, whose: str) -> None:
     if len(json.dumps(schema, ensure_ascii=False)) > caps.schema_bytes:
         raise ClientError(422, f"{whose}a schema of more than {caps.schema_bytes} characters", at)
     try:
-        Draft202012Validator.check_schema(schema)
+        validation.check_schema(schema)
     except SchemaError as error:
         where = "".join(f"/{each}" for each in error.path)
         raise ClientError(
             400, f"{whose}no JSON Schema at {where or '/'}: {error.message[:200]}", at + where
         ) from error
+    for path, why in filter(None, (validation.outward(schema), validation.endless(schema))):
+        where = "".join(f"/{each}" for each in path)
+        raise ClientError(
+            400,
+            f"{whose}what is at {where} can't be checked here: {why}",
+            at + where,
+            "not_enforceable",
+        )
 
 
 def parameters(given: Any) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class Settings:
         host, port: where to listen. Anywhere but on this machine a key is needed.
         api_key: what clients have to show as a bearer token; empty: nothing.
         hosts: names by which clients may call the server, besides the host it listens on and this machine's.
+        origins: of pages elsewhere that may ask (`https://host:port`, in small letters).
         max_tokens: of a reply whose client doesn't say.
         request_seconds: for a request, waiting included.
         compile_seconds: for the grammar of a request.
@@ -47,6 +48,7 @@ class Settings:
     port: int = 8765
     api_key: str = ""
     hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
     parallel: int = 8
     queue: int = 32
     max_tokens: int = 1024

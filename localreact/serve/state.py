@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import time
 
 from localreact.endpoints.base import Endpoint
-from localreact.errors import LocalReactError
+from localreact.errors import LocalReactError, ModelError
 from localreact.serve.ask import ClientError
 from localreact.serve.desk import Desk
 from localreact.serve.metrics import Metrics
 from localreact.serve.settings import Settings
+
+log = logging.getLogger("localreact.serve")
 
 
 @dataclass
@@ -45,14 +48,19 @@ class State:
         """Load the model on a thread; what goes wrong is in `failure`."""
         try:
             endpoint = await asyncio.to_thread(open_endpoint)
+            if self.stopping:
+                endpoint.close()
+            else:
+                self.close = endpoint.close
+                self.loaded = Desk(endpoint, self.settings, self.metrics)
         except LocalReactError as error:
             self.failure = error
-            return
-        if self.stopping:
-            endpoint.close()
-        else:
-            self.close = endpoint.close
-            self.loaded = Desk(endpoint, self.settings, self.metrics)
+        except Exception as error:
+            log.exception("the model can't be loaded")
+            self.failure = ModelError(
+                f"the model can't be loaded: {type(error).__name__}: {error}",
+                "The log above says where it failed.",
+            )
 
     async def stop(self) -> None:
         """Cancel what is still under way, and free the model."""

@@ -14,9 +14,10 @@ from localreact.endpoints.base import Endpoint
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.reasoning import reasoning_budget
 from localreact.errors import ContextOverflowError, GrammarError
-from localreact.grammar.schema import Relaxation, all_enforceable
+from localreact.grammar.schema import all_enforceable
 from localreact.protocols import PROTOCOLS, Protocol, protocol
 from localreact.protocols.base import first_grammar
+from localreact.serve import grammars
 from localreact.serve.ask import Ask, Called, ClientError
 from localreact.serve.history import plain_prompt, turn_prompt
 from localreact.serve.parts import Ended, Part
@@ -41,6 +42,7 @@ LEAST_ROOM = 8
 LONGEST_STRING = {"lark": 32_000}
 """In characters; other languages count no further than OTHERWISE."""
 OTHERWISE = 2000
+NOTHING_HELD = "nothing holds the model to a turn here: what it wrote is checked after the turn"
 
 
 class Turns:
@@ -63,6 +65,9 @@ class Turns:
         reasoning = reasoning_budget(endpoint, ask.reasoning_tokens)
         history = any(each.calls or each.role == "tool" for each in ask.messages)
         turn = ask.prompt is None and bool(ask.tools or ask.answer is not None or history or ask.cite)
+        if turn and ask.held is not None:
+            said = "a grammar of one's own goes with neither tools, nor their results, nor another schema"
+            raise ClientError(400, said, ask.held.param)
         if ask.logprobs is not None:
             _check_scored(endpoint, turn)
         if turn:
@@ -73,11 +78,17 @@ class Turns:
             prompt, reasoning = Prompt((Segment(ask.prompt),)), 0
         else:
             prompt = plain_prompt(ask.messages, endpoint.chat)
-        grammar = FREE_TEXT if ask.grammar is None else ask.grammar
-        if ask.grammar is not None:
-            endpoint.check(ask.grammar)
+        grammar, notices = FREE_TEXT, tuple[str, ...]()
+        if ask.held is not None:
+            grammar, notices = grammars.of(ask.held, endpoint.languages)
+            _check_strict(ask, notices)
+            try:
+                endpoint.check(grammar)
+            except GrammarError as error:
+                raise ClientError(400, str(error), ask.held.param, "not_enforceable") from error
         room = self._room(endpoint, prompt)
-        return Prepared(ask, endpoint, prompt, grammar, self._tokens(ask, room), min(reasoning, room // 2))
+        tokens, reasoning = self._tokens(ask, room), min(reasoning, room // 2)
+        return Prepared(ask, endpoint, prompt, grammar, tokens, reasoning, notices=notices)
 
     def _turn(self, ask: Ask, endpoint: Endpoint, reasoning: int) -> Prepared:
         """In the first language in which the endpoint takes the turn: a server's compiler may refuse what it
@@ -100,9 +111,8 @@ class Turns:
         spoken = protocol(
             ask.protocol or endpoint.card.protocol, fitting.spelling(endpoint.card, ask.protocol, None)
         )
-        tools, answer, relaxed = held(ask, languages)
-        if relaxed and ask.strict:
-            raise ClientError(400, f"not strict: {relaxed[0]}", "tools", "not_enforceable")
+        tools, answer, notices = held(ask, languages)
+        _check_strict(ask, notices)
         prompt, sources = turn_prompt(
             ask,
             endpoint.chat,
@@ -128,7 +138,7 @@ class Turns:
             reasoning,
             replace(spec, reasoning=reasoning),
             spoken,
-            tuple(map(str, relaxed)),
+            notices,
         )
 
     def _legal(
@@ -236,6 +246,17 @@ def _how(spoken: Protocol, endpoint: Endpoint) -> str:
     return f"{spoken!r} {endpoint.fingerprint}"
 
 
+def _check_strict(ask: Ask, notices: tuple[str, ...]) -> None:
+    """
+    Raises:
+        ClientError: 400, it is to be strict, and the grammar doesn't hold all.
+    """
+    if notices and ask.strict:
+        raise ClientError(
+            400, f"not strict: {notices[0]}", ask.held.param if ask.held else "tools", "not_enforceable"
+        )
+
+
 def _check_scored(endpoint: Endpoint, turn: bool) -> None:
     """
     Raises:
@@ -255,7 +276,7 @@ def _check_scored(endpoint: Endpoint, turn: bool) -> None:
 
 def held(
     ask: Ask, languages: tuple[str, ...]
-) -> tuple[tuple[ToolSpec, ...], JsonSchema | None, list[Relaxation]]:
+) -> tuple[tuple[ToolSpec, ...], JsonSchema | None, tuple[str, ...]]:
     """Tools and answer as a grammar holds them, and what it doesn't hold of them.
 
     Raises:
@@ -265,9 +286,10 @@ def held(
     if ask.answer is not None:
         tools.append(ToolSpec("the answer", "", closed_schema(ask.answer)))
     specs, relaxed = all_enforceable(tools, languages)
+    notices = tuple(map(str, relaxed)) if languages else (NOTHING_HELD,)
     if ask.answer is None:
-        return specs, None, relaxed
-    return specs[:-1], specs[-1].parameters, relaxed
+        return specs, None, notices
+    return specs[:-1], specs[-1].parameters, notices
 
 
 def within(spec: TurnSpec, tokens: int, languages: tuple[str, ...]) -> TurnSpec:

@@ -6,10 +6,10 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from localreact.serve.answering import one_line
-from localreact.serve.ask import ClientError
+from localreact.serve.ask import ClientError, ToolChoice
 from localreact.types import Sampling
 
 
@@ -31,6 +31,9 @@ TopK = Annotated[int, Field(ge=-1, le=1 << 30)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(gt=0, le=100)]
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
+Most = Annotated[Count | None, BeforeValidator(lambda most: None if most == -1 else most)]
+"""Tokens at most; -1 is no limit, as local servers have it."""
+
 Alternatives = Annotated[int, Field(ge=0, le=20)]
 
 
@@ -42,15 +45,26 @@ def sampling(
     repeat_penalty: float | None = None,
     seed: int | None = None,
 ) -> Sampling:
-    """Greedy where nothing is said; without a seed, no two requests draw alike."""
+    """Greedy where nothing is said; without a seed (or with -1), no two requests draw alike."""
     return Sampling(
         temperature=temperature or 0.0,
         top_k=max(0, top_k or 0),
         top_p=1.0 if top_p is None else top_p,
         min_p=min_p or 0.0,
-        seed=secrets.randbits(31) if seed is None else seed % (1 << 31),
+        seed=secrets.randbits(31) if seed in (None, -1) else seed % (1 << 31),
         repeat_penalty=repeat_penalty or 1.0,
     )
+
+
+def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Stop strings, as one or several are given; empty ones are none."""
+    return tuple(filter(None, [stop] if isinstance(stop, str) else stop or ()))
+
+
+def choice_of(given: str | None) -> ToolChoice:
+    """OpenAI's words for a tool choice that names no tool."""
+    known: dict[str | None, ToolChoice] = {"none": "none", "required": "required"}
+    return known.get(given, "auto")
 
 
 def refuse(asked: Mapping[str, object]) -> None:

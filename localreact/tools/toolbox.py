@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, best_match
-from referencing import Registry
+from jsonschema.exceptions import SchemaError
 
-from localreact.errors import ToolDefinitionError, UsageError
+from localreact.errors import GrammarError, ToolDefinitionError, UsageError
+from localreact.grammar.validation import Validator, check_schema
 from localreact.tools import execution
 from localreact.tools.decorator import Tool, tool
 from localreact.tools.execution import Abandoned, Call, Gone, Waiting
@@ -38,7 +37,7 @@ class Toolbox:
             raise UsageError(f"the tools' timeout must be a time above 0 seconds, not {timeout}")
         self.timeout = timeout
         self._tools: dict[str, Tool] = {}
-        self._validators: dict[str, Draft202012Validator] = {}
+        self._validators: dict[str, Validator] = {}
         for each in tools:
             self._add(each if isinstance(each, Tool) else tool(each))
 
@@ -54,7 +53,7 @@ class Toolbox:
                 "Names are 1 to 64 letters, digits, '_', '-' or '.', and 'finish' is taken.",
             )
         try:
-            Draft202012Validator.check_schema(schema)
+            check_schema(schema)
         except SchemaError as error:
             raise ToolDefinitionError(
                 f"tool {name!r}: its schema is broken at {error.json_path}: {error.message}"
@@ -62,11 +61,7 @@ class Toolbox:
         if schema["type"] != "object":
             raise ToolDefinitionError(f"tool {name!r}: its parameters must be an object")
         self._tools[name] = replace(new, spec=replace(new.spec, parameters=schema))
-        self._validators[name] = Draft202012Validator(
-            schema,
-            format_checker=Draft202012Validator.FORMAT_CHECKER,
-            registry=Registry(),  # no reference is fetched from anywhere
-        )
+        self._validators[name] = Validator(schema, formats=True)
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -94,9 +89,9 @@ class Toolbox:
             names = ", ".join(self._tools) or "none"
             return f"there is no tool {call.tool!r}; the tools are: {names}"
         try:
-            problem = best_match(self._validators[call.tool].iter_errors(dict(call.arguments)))
-        except Exception as error:  # a schema with a dead reference, say
-            return f"the schema of {call.tool} can't be applied: {error}"
+            problem = self._validators[call.tool].problem(dict(call.arguments))
+        except GrammarError as error:  # a dead reference, say
+            return f"the schema of {call.tool} can't be applied: {error.message}"
         if problem is None:
             return ""
         where = problem.json_path.removeprefix("$").removeprefix(".") or "the arguments"

@@ -231,6 +231,17 @@ def test_no_grammar_means_no_decoding(tiny: LlamaEndpoint) -> None:
         next(tiny.complete(Prompt((Segment("x"),)), None, Limits(5), Sampling()))
 
 
+@pytest.mark.parametrize("engine", ["llguidance", "gbnf", "free"])
+def test_a_grammar_in_a_language_of_others_is_refused(tiny: LlamaEndpoint, engine: str) -> None:
+    endpoint = tiny.with_engine(engine)
+    for language, text in (("lark", 'start: "a"'), ("gbnf", 'root ::= "a"'), ("regex", "a")):
+        if language in endpoint.languages:
+            endpoint.check(TurnGrammar(language, text))
+        else:
+            with pytest.raises(GrammarError, match=language):
+                endpoint.check(TurnGrammar(language, text))
+
+
 def test_control_tokens_are_never_legal_inside_a_string(smollm2: LlamaEndpoint, tiny: LlamaEndpoint) -> None:
     grammar = TurnGrammar("lark", 'start: "\\"" /[^"]{0,100}/ "\\""')
     for endpoint in (smollm2, tiny):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localreact import Agent, Sampling
-from localreact.endpoints import probe
+from localreact.endpoints import probe, server
 from localreact.endpoints.base import whole
 from localreact.endpoints.resolve import open_endpoint
 from localreact.errors import EndpointError, GrammarError, UsageError
@@ -20,7 +20,7 @@ from localreact.protocols import protocol as named
 from localreact.tools.decorator import Tool, tool
 from localreact.trace.events import RunStarted
 from localreact.trace.jsonl import read_trace
-from localreact.types import Finish, Limits, Prompt, ToolCall, Turn
+from localreact.types import Finish, Limits, Prompt, ToolCall, Turn, TurnGrammar
 from tests.fakes import CHATML, GRAMMARS, Fake, flat, serving
 
 KINDS = list(GRAMMARS)
@@ -416,4 +416,16 @@ def test_old_and_new_names_of_grammars_are_told_apart_by_trying(
     with serving(Fake("openai", enforces=enforces)) as fake:
         endpoint = open_endpoint(fake.address)
         assert endpoint.level == level
+        endpoint.close()
+
+
+def test_only_so_many_grammars_are_remembered_as_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CHECKS_KEPT", 2)
+    with serving(Fake("llama-server", enforces=GRAMMARS["llama-server"])) as fake:
+        endpoint = open_endpoint(fake.address)
+        before = len(fake.requests)
+        for text in "ABABCBA":
+            endpoint.check(TurnGrammar("gbnf", f'root ::= "{text}"'))
+        checked = [body["grammar"][-2] for path, body in fake.requests[before:] if path == "/completion"]
+        assert "".join(checked) == "ABCA"
         endpoint.close()

@@ -10,8 +10,11 @@ import pytest
 
 from localreact.endpoints.scripted import ScriptedEndpoint
 from localreact.errors import EndpointError
+from localreact.serve.chat_wire import ChatRequest, to_ask
+from localreact.serve.completions import CompletionRequest, to_asks
 from tests.serve.server import Json, Server, asked, delta_texts, serving, streamed_calls, tool
 
+YES_OR_NO = 'root ::= "yes" | "no"'
 DRAWN: Json = {"temperature": 1.0, "seed": 7, "max_tokens": 600}
 CALL = json.dumps(
     {"thought": "I look it up.", "type": "tool_call", "tool": "stock", "arguments": {"sku": "Ä\n7"}},
@@ -196,6 +199,35 @@ def test_an_own_grammar_holds_the_content(served: Server) -> None:
     assert message["content"] in ("yes", "no")
     served.refused(400, **asked("x", grammar={"language": "lark", "text": "start: ("}))
     served.refused(400, **asked("x", grammar={"language": "lark", "text": 'start: "a"'}, tools=[tool()]))
+    results = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "stock", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "a", "content": "3"},
+    ]
+    served.refused(400, messages=results, grammar='start: "a"')
+
+
+@pytest.mark.parametrize("engine", ["llguidance", "gbnf"])
+@pytest.mark.parametrize("said", [YES_OR_NO, {"language": "gbnf", "text": YES_OR_NO}])
+def test_a_grammar_may_be_a_text_and_is_read_as_what_it_is(served: Server, engine: str, said: Any) -> None:
+    for seed in range(3):
+        message = served.message(grammar=said, engine=engine, temperature=1.0, seed=seed)
+        assert message["content"] in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        ("free", {"language": "lark", "text": 'start: "yes" | "no"'}),
+        ("free", YES_OR_NO),
+        ("gbnf", 'start: "yes" | "no"'),
+        ("gbnf", {"language": "lark", "text": 'start: "yes" | "no"'}),
+        ("llguidance", {"language": "regex", "text": "yes|no"}),
+        ("llguidance", {"language": "klingon", "text": "yes|no"}),
+    ],
+)
+def test_a_grammar_that_nothing_enforces_is_refused(served: Server, engine: str, said: Any) -> None:
+    assert served.refused(400, **asked("x", engine=engine, grammar=said))["code"] == "not_enforceable"
 
 
 @pytest.mark.parametrize("engine", ["gbnf", "llguidance"])
@@ -350,3 +382,23 @@ def test_an_event_is_one_line_for_whoever_splits_at_all_of_unicodes_line_ends() 
     said = "a\u2028b\u2029c\x85d"
     with serving(ScriptedEndpoint([said])) as server:
         assert delta_texts(server.chunks(), "content") == said  # its client splits so
+
+
+def test_what_local_clients_send_as_a_matter_of_course_is_taken() -> None:
+    settings: Json = {"max_tokens": -1, "max_completion_tokens": -1, "seed": -1}
+    asks = [to_ask(ChatRequest.model_validate(asked("x", **settings))) for _ in range(2)]
+    assert [each.max_tokens for each in asks] == [None, None]
+    assert asks[0].sampling.seed != asks[1].sampling.seed
+    (raw,) = to_asks(CompletionRequest.model_validate({"prompt": "x", "max_tokens": -1, "seed": -1}))
+    assert raw.max_tokens is None
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    wanted: Json = {"response_format": {"type": "json_object", "schema": schema}}
+    assert to_ask(ChatRequest.model_validate(asked("x", **wanted))).answer == schema
+    for said, tokens in (({"enable_thinking": False}, 0), ({"enable_thinking": True}, 7), ({"x": [1]}, 7)):
+        fields: Json = {"chat_template_kwargs": said, "reasoning_tokens": 7}
+        assert to_ask(ChatRequest.model_validate(asked("x", **fields))).reasoning_tokens == tokens
+
+
+@pytest.mark.parametrize("fields", [{"max_tokens": -2}, {"max_tokens": 0}, {"max_completion_tokens": -7}])
+def test_fewer_tokens_than_one_are_refused(served: Server, fields: Json) -> None:
+    assert served.refused(400, **asked("x", **fields))["param"] in fields

@@ -166,10 +166,27 @@ def test_a_lark_grammar_is_taken_where_llguidance_enforces(server: Server) -> No
 
 
 def test_what_a_grammar_does_not_hold_of_a_schema_is_told(server: Server) -> None:
-    schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 1, "maxItems": 3, "uniqueItems": True}
-    answer = complete(server, json_schema=schema, **DRAWN)
-    assert "uniqueItems" in answer["warnings"][0]
-    assert json.loads(answer["choices"][0]["text"])
+    schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+    statuses = set()
+    for seed in range(12):
+        body = {"prompt": "Once", "json_schema": schema, "temperature": 1.0, "seed": seed}
+        answer = server.post("/v1/completions", body)
+        statuses.add(answer.status_code)
+        if answer.status_code == 200:
+            assert "uniqueItems" in answer.json()["warnings"][0]
+            values = json.loads(answer.json()["choices"][0]["text"])
+            assert len(set(values)) == len(values)
+        else:
+            assert answer.json()["error"]["code"] == "no_turn"
+    assert statuses == {200, 502}
+
+
+def test_what_is_to_be_strict_is_refused_where_the_grammar_does_not_hold_it(server: Server) -> None:
+    schema = {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 3, "uniqueItems": True}
+    wanted = {"type": "json_schema", "json_schema": {"name": "w", "schema": schema, "strict": True}}
+    error = server.refused(400, "/v1/completions", prompt="a", response_format=wanted)
+    assert (error["code"], error["param"]) == ("not_enforceable", "response_format")
+    assert "uniqueItems" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -190,10 +207,11 @@ def test_what_a_grammar_does_not_hold_of_a_schema_is_told(server: Server) -> Non
         ({"json_schema": {"type": "strong"}}, 400, "json_schema/type"),
         ({"json_schema": "{"}, 400, "json_schema"),
         ({"json_schema": {"$ref": "#"}}, 400, None),
-        ({"structured_outputs": {"regex": r"(a)\1"}}, 400, "regex"),
+        ({"json_schema": {"not": {}}}, 400, "json_schema"),
+        ({"structured_outputs": {"regex": r"(a)\1"}}, 400, "structured_outputs/regex"),
         ({"structured_outputs": {"regex": "a"}, "grammar": "b"}, 400, "structured_outputs"),
         ({"structured_outputs": {"choice": []}}, 400, "structured_outputs/choice"),
-        ({"structured_outputs": {"choice": ["x" * 100_000]}}, 422, "choice"),
+        ({"structured_outputs": {"choice": ["x" * 100_000]}}, 422, "structured_outputs/choice"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
 
 from localreact.endpoints.scripted import ScriptedEndpoint
-from localreact.serve.settings import Caps
+from localreact.errors import UsageError
+from localreact.serve.running import run
+from localreact.serve.settings import Caps, Settings
 from tests.serve.server import Server, asked, serving
 
 
@@ -24,11 +27,43 @@ def test_this_machine_has_several_names(served: Server, host: str) -> None:
 
 
 def test_pages_of_other_sites_are_refused_and_nothing_is_shared_with_them(served: Server) -> None:
-    for origin in ("https://evil.example", "null", "http://localhost.evil.example"):
+    port = served.client.base_url.port
+    for origin in (
+        *("https://evil.example", "null", "http://localhost.evil.example", "http://localhost:3000"),
+        *(f"http://localhost:{port}", "http://127.0.0.1", f"evil://127.0.0.1:{port}"),
+    ):
         assert served.client.get("/version", headers={"origin": origin}).status_code == 403
-    answer = served.client.get("/version", headers={"origin": "http://localhost:8765"})
+        blind = {"origin": origin, "content-type": "text/plain"}
+        answer = served.client.post("/v1/chat/completions", content=json.dumps(asked("x")), headers=blind)
+        assert answer.json()["error"]["code"] == "origin_not_allowed"
+        assert served.client.options("/v1/chat/completions", headers=blind).status_code == 403
+    answer = served.client.get("/version", headers={"origin": f"http://127.0.0.1:{port}"})
     assert answer.status_code == 200
     assert "access-control-allow-origin" not in answer.headers
+
+
+def test_a_page_that_was_admitted_is_served_and_no_other() -> None:
+    page = "http://localhost:3000"
+    with serving(ScriptedEndpoint(["Hi."]), origins=(page,), api_key="k") as server:
+        wish = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+        before = server.client.options("/v1/chat/completions", headers={"origin": page, **wish})
+        assert (before.status_code, before.headers["access-control-allow-origin"]) == (200, page)
+        assert "authorization" in before.headers["access-control-allow-headers"]
+        headers = {"origin": page, "authorization": "Bearer k"}
+        answer = server.post("/v1/chat/completions", asked("x"), headers=headers)
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, page)
+        unknown = server.post("/v1/chat/completions", asked("x"), headers={"origin": page})
+        assert (unknown.status_code, unknown.headers["access-control-allow-origin"]) == (401, page)
+        for headers in ({"origin": "http://localhost:3001"}, {"origin": "http://localhost:3001", **wish}):
+            answer = server.client.options("/v1/chat/completions", headers=headers)
+            assert answer.status_code in (400, 403)
+            assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize("origin", ["*", "localhost:3000", "http://localhost:3000/", "http://*.example"])
+def test_an_origin_that_is_none_is_refused_at_the_start(origin: str) -> None:
+    with pytest.raises(UsageError, match="origin"):
+        run(Settings(origins=(origin,)), lambda: ScriptedEndpoint([]), print)
 
 
 def test_with_a_key_only_those_who_show_it_are_served() -> None:
@@ -66,6 +101,8 @@ def test_bodies_and_headers_have_their_limits() -> None:
         b"[]",
         b'"text"',
         b'{"messages": NaN}',
+        b'{"messages": [{"role": "user", "content": "x"}], "temperature": 1e999}',
+        b'{"messages": [{"role": "user", "content": "x"}], "metadata": -1e999}',
         b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
         b"\xff\xfe",
         b"[" * 100_000,

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import re
+
+import pytest
 
 from localreact._version import __version__
 from localreact.endpoints.scripted import ScriptedEndpoint
+from localreact.errors import ModelError
 from localreact.serve.settings import Settings
 from localreact.serve.state import State
 from tests.serve.server import Server, asked, running, serving
@@ -68,15 +72,15 @@ def test_the_api_has_a_page_that_loads_nothing_from_elsewhere(served: Server) ->
     assert wanted <= set(re.findall(r'id="([^"]+)"', answer.text))
 
 
-def test_loading_that_fails_is_told() -> None:
-    import asyncio
-
-    from localreact.errors import ModelError
-
+@pytest.mark.parametrize("error", [ModelError("the file is no model"), ValueError("the file is no model")])
+def test_loading_that_fails_is_told(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> ScriptedEndpoint:
-        raise ModelError("the file is no model")
+        raise error
 
     state = State(Settings())
     asyncio.run(state.load(broken))
     with running(state) as server:
-        assert server.client.get("/health").json() == {"status": "error", "message": "the file is no model"}
+        health = server.client.get("/health").json()
+        assert health["status"] == "error"
+        assert "the file is no model" in health["message"]
+    assert ("Traceback" in caplog.text) == isinstance(error, ValueError)

@@ -1,16 +1,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from localreact.endpoints import server as of_servers
 from localreact.endpoints.llama import LlamaEndpoint
+from localreact.endpoints.resolve import open_endpoint
 from localreact.endpoints.scripted import ScriptedEndpoint
+from localreact.endpoints.server import ServerEndpoint
+from localreact.grammar import validation
 from localreact.types import Completion, Limits, Prompt, Sampling, Span, TurnGrammar
-from tests.fakes import wait_until
+from tests.fakes import GRAMMARS, Fake, wait_until
+from tests.fakes import serving as fake_serving
 from tests.serve.server import Json, asked, delta_texts, serving, tool
+
+ANTHROPIC_TOOL: Json = {"name": "stock", "input_schema": {"type": "object", "properties": {}}}
 
 
 class Slow(ScriptedEndpoint):
@@ -84,7 +91,9 @@ def test_one_that_waits_and_goes_away_is_never_begun() -> None:
 
 def test_a_request_has_its_time() -> None:
     with serving(Slow(), request_seconds=0.2) as server:
-        assert server.refused(504, **asked("x"))["code"] == "timeout"
+        error = server.refused(504, **asked("x"))
+        assert (error["code"], error["type"]) == ("timeout", "timeout_error")
+        assert server.refused(504, "/v1/messages", max_tokens=9, **asked("x"))["type"] == "timeout_error"
         wait_until(lambda: server.idle)
 
 
@@ -105,6 +114,78 @@ def test_a_grammar_has_its_time_to_compile(monkeypatch: pytest.MonkeyPatch) -> N
         assert server.refused(400, **asked("x"))["code"] == "not_enforceable"
         assert server.idle
         released.set()
+
+
+@pytest.fixture
+def remote() -> Iterator[tuple[Fake, ServerEndpoint]]:
+    """A llama-server, and the endpoint that asks it."""
+    with fake_serving(Fake("llama-server", enforces=GRAMMARS["llama-server"])) as fake:
+        endpoint = open_endpoint(fake.address)
+        assert isinstance(endpoint, ServerEndpoint)
+        yield fake, endpoint
+        fake.released.set()
+        endpoint.close()
+
+
+def test_a_server_that_is_busy_is_no_fault_of_the_grammar(
+    remote: tuple[Fake, ServerEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, endpoint = remote
+    monkeypatch.setattr(endpoint, "check", lambda grammar: fake.released.wait(30))
+    with serving(endpoint, compile_seconds=0.1, request_seconds=0.6) as server:
+        for path, tools in (("/v1/chat/completions", tool()), ("/v1/messages", ANTHROPIC_TOOL)):
+            answer = server.post(path, asked("x", max_tokens=9, tools=[tools]))
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+            assert "busy" in answer.json()["error"]["message"]
+            wait_until(lambda: server.idle)
+
+
+def test_those_that_wait_for_a_server_hold_up_nobody_else(
+    remote: tuple[Fake, ServerEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, endpoint = remote
+    monkeypatch.setattr(endpoint, "check", lambda grammar: fake.released.wait(30))
+    body = asked("x", tools=[tool()])
+    with serving(endpoint) as server, ThreadPoolExecutor(20) as pool:
+        waiting = [pool.submit(server.post, "/v1/chat/completions", body) for _ in range(20)]
+        wait_until(lambda: server.state.desk.places.waiting == 20)
+        assert server.post("/v1/messages/count_tokens", asked("x")).status_code == 200
+        assert not any(each.done() for each in waiting)
+        fake.released.set()
+
+
+def test_a_server_that_takes_too_long_for_a_grammar_is_busy_too(
+    remote: tuple[Fake, ServerEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, endpoint = remote
+    monkeypatch.setattr(of_servers, "LONGEST_CHECK", 0.1)
+    fake.pause = 5
+    with serving(endpoint) as server:
+        answer = server.post("/v1/chat/completions", asked("x", tools=[tool()]))
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+
+
+def test_a_schema_is_looked_at_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes long holds up nobody else."""
+    entered, released = threading.Event(), threading.Event()
+
+    def slow(schema: object) -> None:
+        entered.set()
+        assert released.wait(30)
+
+    monkeypatch.setattr(validation, "check_schema", slow)
+    with serving(ScriptedEndpoint([])) as server, ThreadPoolExecutor() as pool:
+        for path, body in (
+            ("/v1/chat/completions", asked("x", tools=[tool()])),
+            ("/v1/messages/count_tokens", asked("x", tools=[ANTHROPIC_TOOL])),
+        ):
+            entered.clear()
+            under_way = pool.submit(server.post, path, body)
+            wait_until(entered.is_set)
+            assert server.client.get("/health").status_code == 200
+            released.set()
+            assert under_way.result().status_code in (200, 502)
+            released.clear()
 
 
 def test_clients_at_a_time_get_each_its_own(tiny: LlamaEndpoint) -> None:

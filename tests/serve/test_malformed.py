@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from localreact.endpoints.llama import LlamaEndpoint
 from tests.fakes import wait_until
-from tests.serve.server import Json, Server, serving, tool
+from tests.serve.server import Json, Server, asked, serving, tool
 
 SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
 FORMAT = {"type": "json_schema", "name": "n", "schema": SCHEMA}
@@ -103,6 +104,35 @@ def test_no_body_is_our_fault(server: Server, path: str) -> None:
             assert error if path == "/api/chat" else error["message"], answer.text
     assert {200, 400} <= statuses
     wait_until(lambda: server.idle)
+
+
+@pytest.mark.parametrize("engine", ["llguidance", "gbnf"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"enum": [{"k": 1}], "type": "object", "properties": {"k": {"$ref": "http://127.0.0.1:9/x"}}},
+        {"not": {"$ref": "http://127.0.0.1:9/x"}},
+        {"type": "string", "pattern": "^(?=.*a)(a+)+$"},
+        {"type": "object", "patternProperties": {r"(a+)\1": {}}},
+        {"type": "string", "pattern": "a{99999999999999999999}"},
+    ],
+)
+def test_a_schema_that_reaches_out_or_takes_for_ever_is_refused(
+    server: Server, engine: str, schema: Json
+) -> None:
+    answer = server.post("/v1/chat/completions", {**asked("?"), "engine": engine, "tools": [tool(k=schema)]})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"].startswith("tools/0/parameters")
+    assert server.refused(400, "/v1/completions", prompt="a", json_schema=schema, engine=engine)["message"]
+
+
+@pytest.mark.parametrize("engine", ["llguidance", "gbnf"])
+def test_a_pattern_takes_no_longer_the_worse_it_is(server: Server, engine: str) -> None:
+    schema = {"type": "string", "pattern": "^(a+)+$", "enum": ["a" * 60 + "!", "aaa"]}
+    message = server.message(
+        "?", tools=[tool(k=schema)], tool_choice="required", engine=engine, max_tokens=400
+    )
+    assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"k": "aaa"}
 
 
 def _spoil(value: Any, random_: random.Random) -> None:

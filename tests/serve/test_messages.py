@@ -188,6 +188,20 @@ def test_tokens_are_counted_as_they_are_used(server: Server) -> None:
     assert counted == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
 
 
+def test_fields_that_are_not_known_are_left_alone() -> None:
+    more = {
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "metadata": {"user_id": "x"},
+        "inference_geo": "eu",
+        "mcp_servers": [],
+        "container": None,
+    }
+    with serving(ScriptedEndpoint([CALL])) as server:
+        assert say(server, tools=[TOOL], **more)["stop_reason"] == "tool_use"
+        counted = {"messages": body()["messages"], "context_management": more["context_management"]}
+        assert server.post(f"{PATH}/count_tokens", counted).status_code == 200
+
+
 def test_a_failure_in_a_stream_is_its_last_event() -> None:
     with serving(ScriptedEndpoint([EndpointError("it broke")])) as server:
         found = events(server, PATH, body())
@@ -229,7 +243,8 @@ def test_a_failure_in_a_stream_is_its_last_event() -> None:
             "invalid_request_error",
             "zz",
         ),
-        ({"mcp_servers": []}, 400, "invalid_request_error", "mcp_servers"),
+        ({"mcp_servers": [{"url": "https://x"}]}, 400, "invalid_request_error", "mcp_servers"),
+        ({"container": {"skills": []}}, 400, "invalid_request_error", "container"),
         ({"stop_sequences": ["x"] * 99}, 422, "invalid_request_error", "stop"),
     ],
 )

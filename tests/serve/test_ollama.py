@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from localreact import __version__
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.scripted import ScriptedEndpoint
 from localreact.errors import EndpointError
+from localreact.serve.ollama import VERSION
 from tests.serve.server import Json, Server, serving, tool
 from tests.serve.streams import ARGUMENTS, CALL, FINISH, failing, lines
 
@@ -139,7 +139,27 @@ def test_results_find_their_calls(named: str) -> None:
 def test_tags_and_version_say_what_there_is(server: Server) -> None:
     (model,) = server.client.get("/api/tags").json()["models"]
     assert say(server, model=f"{model['model']}:latest", options={"num_predict": 1})["done"]
-    assert server.client.get("/api/version").json() == {"version": __version__}
+    assert server.client.get("/api/version").json() == {"version": VERSION}
+    assert [int(each) for each in VERSION.split(".")] >= [0, 6, 4]  # for VS Code's Copilot
+
+
+def test_a_model_is_shown_as_copilot_looks_at_it(server: Server) -> None:
+    (listed,) = server.client.get("/api/tags").json()["models"]
+    for said in ({"model": listed["name"]}, {"name": f"{listed['name']}:latest"}, {"model": "default"}):
+        shown = server.post("/api/show", said).json()
+        about = shown["model_info"]
+        assert {"completion", "tools"} <= set(shown["capabilities"])
+        assert about[f"{about['general.architecture']}.context_length"] == server.state.desk.endpoint.n_ctx
+        assert shown["details"] == listed["details"]
+    assert "gpt-5" in failing(server, "/api/show", 404, {"model": "gpt-5"})["error"]
+    (loaded,) = server.client.get("/api/ps").json()["models"]
+    assert (loaded["model"], loaded["details"]["format"]) == (listed["model"], "gguf")
+    with serving(ScriptedEndpoint([])) as other:
+        assert other.post("/api/show", {"model": "scripted"}).json()["model_info"]["unknown.context_length"]
+
+
+def test_what_is_not_there_of_ollama_says_what_is(server: Server) -> None:
+    assert "/api/chat" in failing(server, "/api/generate", 501, {"model": "x", "prompt": "y"})["error"]
 
 
 def test_a_failure_in_a_stream_is_its_last_line() -> None:

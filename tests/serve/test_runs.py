@@ -377,6 +377,7 @@ def test_tools_that_change_something_are_not_offered_unless_the_server_was_told_
         (400, {"question": "x", "trace": "/etc/passwd"}),
         (400, {"question": "x", "cite": True, "tools": []}),
         (400, {"question": "x", "answer_schema": {"type": 7}}),
+        (400, {"question": "x", "answer_schema": {"not": {"$ref": "http://127.0.0.1:9/x"}}}),
         (404, {"question": "x", "model": "gpt-5"}),
     ],
 )

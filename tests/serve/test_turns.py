@@ -6,6 +6,8 @@ import json
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -157,6 +159,72 @@ def test_where_nothing_is_enforced_a_required_call_is_still_required() -> None:
     turn = json.dumps({"thought": "I know that already.", "type": "finish", "answer": "3"})
     with pytest.raises(ProtocolError, match="required"):
         replies(ScriptedEndpoint([turn]), Ask(HELLO, tools=(STOCK,), tool_choice="required"))
+
+
+CALL = {"thought": "I look it up.", "type": "tool_call", "tool": "stock"}
+EVEN = {"type": "object", "properties": {"n": {"type": "integer", "not": {"const": 3}}}, "required": ["n"]}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"sku": 7}, {"sku": "much too long"}, {"sku": "A", "more": 1}])
+def test_where_nothing_is_enforced_arguments_are_checked_and_it_is_said(arguments: Any) -> None:
+    ask = Ask(HELLO, tools=(STOCK,))
+    turns = turns_of(ScriptedEndpoint([json.dumps({**CALL, "arguments": arguments})]))
+    prepared = turns.prepare(ask)
+    assert ["checked after the turn" in each for each in prepared.notices] == [True]
+    with pytest.raises(ProtocolError, match="arguments that don't fit"):
+        written(turns, prepared)
+
+
+def test_where_nothing_is_enforced_nothing_is_strict() -> None:
+    with pytest.raises(ClientError, match="not strict: nothing holds"):
+        turns_of(ScriptedEndpoint([])).prepare(Ask(HELLO, tools=(STOCK,), strict=True))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"answer": {"n": 3}}, {"answer": "3"}, {"status": "insufficient", "missing": "the number"}]
+)
+def test_where_nothing_is_enforced_an_answer_is_checked_against_its_schema(fields: Any) -> None:
+    turn = json.dumps({"thought": "I know that already.", "type": "finish", **fields})
+    with pytest.raises(ProtocolError):
+        replies(ScriptedEndpoint([turn]), Ask(HELLO, answer=EVEN))
+    good = json.dumps({"thought": "I know that already.", "type": "finish", "answer": {"n": 4}})
+    assert replies(ScriptedEndpoint([good]), Ask(HELLO, answer=EVEN)).content == '{"n": 4}'
+
+
+def test_where_nothing_is_enforced_quotes_are_checked() -> None:
+    history = (*HELLO, Message("assistant", calls=(Called("c", "stock", '{"sku": "A"}'),)))
+    ask = Ask((*history, Message("tool", "There are 3 left.", call_id="c")), tools=(STOCK,), cite=True)
+    turn = {
+        "thought": "I know that already.",
+        "type": "finish",
+        "evidence": [{"step": 1, "quote": "There are 9"}],
+    }
+    with pytest.raises(ProtocolError, match="evidence"):
+        replies(ScriptedEndpoint([json.dumps({**turn, "answer": "9"})]), ask)
+
+
+@pytest.mark.parametrize("as_answer", [True, False])
+def test_what_a_grammar_leaves_out_is_checked_after_the_turn(tiny: LlamaEndpoint, as_answer: bool) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"n": {"enum": [1, 2]}},
+        "required": ["n"],
+        "not": {"properties": {"n": {"const": 2}}},
+    }
+    outcomes = set()
+    for seed in range(12):
+        ask = Ask(HELLO, answer=schema) if as_answer else Ask(HELLO, tools=(ToolSpec("pick", "", schema),))
+        ask = replace(ask, sampling=Sampling(temperature=1.0, seed=seed))
+        ask = ask if as_answer else replace(ask, tool_choice="required")
+        try:
+            ended = replies(tiny, ask)
+        except ProtocolError:
+            outcomes.add("refused")
+            continue
+        if ended.finish_reason != "length":
+            said = ended.content if ended.call is None else ended.call.arguments
+            outcomes.add(said)
+    assert outcomes == {"refused", '{"n": 1}'}
 
 
 def test_what_a_model_wrote_comes_back_as_the_ids_that_it_wrote(tiny: LlamaEndpoint) -> None:
