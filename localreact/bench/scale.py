@@ -18,7 +18,7 @@ from localreact.bench.machine import machine
 from localreact.bench.workload import QUESTIONS
 from localreact.decoding.context import Context, Part
 from localreact.decoding.prefixes import PrefixStore
-from localreact.decoding.threads import contended, default_threads
+from localreact.decoding.threads import contended
 from localreact.endpoints.base import whole
 from localreact.endpoints.llama import LlamaEndpoint
 from localreact.endpoints.resolve import open_endpoint
@@ -215,7 +215,7 @@ class _Pieces:
 
 def _prefix(endpoint: LlamaEndpoint) -> list[dict[str, Any]]:
     """Evaluating a prompt, against reading and checking what was kept of it and filling memory with it."""
-    context = Context(endpoint.model, n_ctx=endpoint.n_ctx, n_threads=default_threads())
+    context = Context(endpoint.model, n_ctx=endpoint.n_ctx, n_threads=endpoint.n_threads)
     ids = endpoint.encode(Prompt((Segment("The keeper wrote down wind, waves and ships. " * 400),)))
     points = []
     try:

@@ -116,6 +116,7 @@ class LlamaEndpoint:
         if self.reasoning and self.reasoning.opened:
             self.chat = replace(self.chat, closing=closing(self.reasoning))
         self.deterministic = deterministic
+        self.n_threads = n_threads or default_threads()
         parallel = 1 if deterministic else parallel
         limit = self._model.n_ctx_train or 4096
         try:
@@ -123,7 +124,7 @@ class LlamaEndpoint:
             self._context = Context(
                 self._model,
                 n_ctx=n_ctx or min(self.card.n_ctx, limit),
-                n_threads=n_threads or default_threads(),
+                n_threads=self.n_threads,
                 # Histories between two turns and openings take some too, and states of recurrent models
                 # are large.
                 n_sequences=parallel + 2 if self._model.recurrent else 2 * parallel + 2,
