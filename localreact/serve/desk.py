@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from localreact.endpoints.base import Endpoint
@@ -46,6 +47,8 @@ class Desk:
         self.metrics.watch(self.places)
         if isinstance(endpoint, LlamaEndpoint):
             endpoint.keep_histories(settings.parallel)
+        # As many as there are places: those that wait for a server hold up nobody else.
+        self._threads = ThreadPoolExecutor(settings.parallel + settings.queue, "localreact prepare")
         self._engines: dict[str, Endpoint] = {}
         self._turns = Turns(self.endpoint_for, settings.max_tokens)
         self.under_way: set[Cancellable] = set()
@@ -145,13 +148,15 @@ class Desk:
         started = time.monotonic()
         elsewhere = isinstance(self.endpoint, ServerEndpoint | ReplicaEndpoint)
         patience = deadline - started if elsewhere else self.settings.compile_seconds
-        work = asyncio.get_running_loop().run_in_executor(None, prepare)
+        work = asyncio.get_running_loop().run_in_executor(self._threads, prepare)
         try:
             return await asyncio.wait_for(asyncio.shield(work), patience)
         except asyncio.TimeoutError as error:
             work.add_done_callback(lambda done: done.cancelled() or done.exception())
             if elsewhere:
-                said = f"{self.endpoint.name} is busy: in {patience:g} seconds it didn't look at the grammar"
+                said = (
+                    f"{self.endpoint.name} is busy: in {patience:.0f} seconds it didn't look at the grammar"
+                )
                 raise ClientError(503, said, code="busy", retry_after=BUSY_RETRY_S) from error
             raise ClientError(
                 400,

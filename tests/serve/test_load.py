@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,6 +16,7 @@ from localreact.types import Completion, Limits, Prompt, Sampling, Span, TurnGra
 from tests.fakes import GRAMMARS, Fake, wait_until
 from tests.fakes import serving as fake_serving
 from tests.serve.server import Json, asked, delta_texts, serving, tool
+from tests.serve.streams import FINISH
 
 ANTHROPIC_TOOL: Json = {"name": "stock", "input_schema": {"type": "object", "properties": {}}}
 
@@ -116,29 +117,54 @@ def test_a_grammar_has_its_time_to_compile(monkeypatch: pytest.MonkeyPatch) -> N
         released.set()
 
 
-def test_a_server_that_is_busy_is_no_fault_of_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
-    with fake_serving(Fake("llama-server", enforces=GRAMMARS["llama-server"])) as fake:
+@pytest.fixture
+def remote() -> Iterator[tuple[Fake, ServerEndpoint]]:
+    """A llama-server, and the endpoint that asks it."""
+    with fake_serving(Fake("llama-server", [FINISH] * 20, enforces=GRAMMARS["llama-server"])) as fake:
         endpoint = open_endpoint(fake.address)
         assert isinstance(endpoint, ServerEndpoint)
-        with (
-            monkeypatch.context() as patch,
-            serving(endpoint, compile_seconds=0.1, request_seconds=0.6) as server,
-        ):
-            patch.setattr(endpoint, "check", lambda grammar: fake.released.wait(30))
-            for path, tools in (("/v1/chat/completions", tool()), ("/v1/messages", ANTHROPIC_TOOL)):
-                answer = server.post(path, asked("x", max_tokens=9, tools=[tools]))
-                assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
-                assert "busy" in answer.json()["error"]["message"]
-                wait_until(lambda: server.idle)
-            fake.released.set()
-        monkeypatch.setattr(of_servers, "LONGEST_CHECK", 0.1)
-        fake.released.clear()
-        fake.pause = 5
-        with serving(endpoint) as server:
-            answer = server.post("/v1/chat/completions", asked("x", tools=[tool()]))
-            assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+        yield fake, endpoint
         fake.released.set()
         endpoint.close()
+
+
+def test_a_server_that_is_busy_is_no_fault_of_the_grammar(
+    remote: tuple[Fake, ServerEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, endpoint = remote
+    monkeypatch.setattr(endpoint, "check", lambda grammar: fake.released.wait(30))
+    with serving(endpoint, compile_seconds=0.1, request_seconds=0.6) as server:
+        for path, tools in (("/v1/chat/completions", tool()), ("/v1/messages", ANTHROPIC_TOOL)):
+            answer = server.post(path, asked("x", max_tokens=9, tools=[tools]))
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+            assert "busy" in answer.json()["error"]["message"]
+            wait_until(lambda: server.idle)
+
+
+def test_those_that_wait_for_a_server_hold_up_nobody_else(
+    remote: tuple[Fake, ServerEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, endpoint = remote
+    monkeypatch.setattr(endpoint, "check", lambda grammar: fake.released.wait(30))
+    body = asked("x", tools=[tool()])
+    with serving(endpoint) as server, ThreadPoolExecutor(20) as pool:
+        waiting = [pool.submit(server.post, "/v1/chat/completions", body) for _ in range(20)]
+        wait_until(lambda: server.state.desk.places.waiting == 20)
+        assert server.post("/v1/messages/count_tokens", asked("x")).status_code == 200
+        assert not any(each.done() for each in waiting)
+        fake.released.set()
+        assert {each.result().status_code for each in waiting} == {200}
+
+
+def test_a_server_that_takes_too_long_for_a_grammar_is_busy_too(
+    remote: tuple[Fake, ServerEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, endpoint = remote
+    monkeypatch.setattr(of_servers, "LONGEST_CHECK", 0.1)
+    fake.pause = 5
+    with serving(endpoint) as server:
+        answer = server.post("/v1/chat/completions", asked("x", tools=[tool()]))
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
 
 
 def test_a_schema_is_looked_at_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
