@@ -16,6 +16,7 @@ from localreact.types import Completion, Limits, Prompt, Sampling, Span, TurnGra
 from tests.fakes import GRAMMARS, Fake, wait_until
 from tests.fakes import serving as fake_serving
 from tests.serve.server import Json, asked, delta_texts, serving, tool
+from tests.serve.streams import FINISH
 
 ANTHROPIC_TOOL: Json = {"name": "stock", "input_schema": {"type": "object", "properties": {}}}
 
@@ -119,7 +120,7 @@ def test_a_grammar_has_its_time_to_compile(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.fixture
 def remote() -> Iterator[tuple[Fake, ServerEndpoint]]:
     """A llama-server, and the endpoint that asks it."""
-    with fake_serving(Fake("llama-server", enforces=GRAMMARS["llama-server"])) as fake:
+    with fake_serving(Fake("llama-server", [FINISH] * 20, enforces=GRAMMARS["llama-server"])) as fake:
         endpoint = open_endpoint(fake.address)
         assert isinstance(endpoint, ServerEndpoint)
         yield fake, endpoint
@@ -152,6 +153,7 @@ def test_those_that_wait_for_a_server_hold_up_nobody_else(
         assert server.post("/v1/messages/count_tokens", asked("x")).status_code == 200
         assert not any(each.done() for each in waiting)
         fake.released.set()
+        assert {each.result().status_code for each in waiting} == {200}
 
 
 def test_a_server_that_takes_too_long_for_a_grammar_is_busy_too(
