@@ -114,7 +114,8 @@ def _with_pattern(schema: Any, argument_max: int) -> Any:
 
 
 def other_strings(texts: Set[str], least: int, most: int) -> str:
-    """A regex for every string of `least` (0 or 1) to `most` characters but these."""
+    """A regex for every string of `least` (0 or 1) to `most` characters but these. (Some that hold NUL are
+    left out with them.)"""
     ended = {text for text in texts if len(text) <= _LONGEST}
     cut = {text[:_LONGEST] for text in texts - ended}
     following: dict[str, set[str]] = {"": set()}
@@ -129,7 +130,10 @@ def other_strings(texts: Set[str], least: int, most: int) -> str:
         if begun not in ended and least <= len(begun) <= most:
             options.append(escaped(begun))
         if len(begun) < most:
-            other = f"[^{escaped(sorted(characters))}]" if characters else r"[\s\S]"
+            # llguidance takes escaped quotes and backslashes for a set that holds every control character, so
+            # one that is to be without them goes without NUL too.
+            no_others = sorted({*characters, *("\0" * (not characters.isdisjoint('"\\')))})
+            other = f"[^{escaped(no_others)}]" if characters else r"[\s\S]"
             options.append(f"{escaped(begun)}{other}[\\s\\S]{{0,{most - len(begun) - 1}}}")
     return "|".join(options)
 

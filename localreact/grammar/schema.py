@@ -7,7 +7,6 @@ whole schema after the turn. So a relaxation costs at most a turn, and is no hol
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from llguidance import LLMatcher
 
 from localreact.errors import GrammarError
+from localreact.grammar import patterns
 from localreact.grammar.merging import never
 from localreact.grammar.rulebook import pointer_token
 from localreact.grammar.scalars import SchemaError
@@ -41,10 +41,6 @@ _ANNOTATIONS = _words(
     contentMediaType contentEncoding"""
 )
 _FORMATS = _words("date-time time date duration email hostname ipv4 ipv6 uuid uri")
-
-# llguidance 1.9 lets an escaped quote or backslash into a class that excludes it: the pattern is kept, for
-# what it does hold, and reported.
-_EXCLUDES_ESCAPED = re.compile(r'\[\^[^\]]*("|\\\\|\\x22|\\x5[cC]|\\u0022|\\u005[cC])')
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -116,7 +112,9 @@ def _enforceable_by_llguidance(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxatio
                 kept[key] = relax(value, f"{pointer}/{key}")
             else:
                 kept[key] = value
-            if key == "pattern" and _EXCLUDES_ESCAPED.search(str(value)):
+            if (key == "pattern" and patterns.takes_escapes(value)) or (
+                key == "patternProperties" and any(map(patterns.takes_escapes, value))
+            ):
                 left_out.append(Relaxation(tool.name, pointer or "/", key))
         if "oneOf" in kept and problem({**_defs(tool.parameters), **kept}):
             kept["anyOf"] = kept.pop("oneOf")

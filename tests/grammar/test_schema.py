@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from typing import Any, Literal, Optional
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from localreact import tool
@@ -204,6 +207,17 @@ def test_what_is_held_of_a_schema(schema: dict[str, Any], good: Any, bad: Any) -
     [
         ({"not": {"type": "string"}}, "/properties/v", "not"),
         ({"type": "string", "pattern": '^[^"]+$'}, "/properties/v", "pattern"),  # llguidance takes \"
+        ({"type": "string", "pattern": "^[^!-/]$"}, "/properties/v", "pattern"),
+        ({"type": "string", "pattern": "^[^ -~]+$"}, "/properties/v", "pattern"),
+        ({"type": "string", "pattern": "^[^Z-a]$"}, "/properties/v", "pattern"),
+        ({"type": "string", "pattern": r'^a[^\]"]$'}, "/properties/v", "pattern"),
+        ({"type": "string", "pattern": r"^[\x00-\x1f]$"}, "/properties/v", "pattern"),
+        ({"type": "string", "pattern": r"^([\x00-\x0f]|[\x10-\x1f])$"}, "/properties/v", "pattern"),
+        (
+            {"type": "object", "patternProperties": {"^[^!-/]+$": True}, "additionalProperties": False},
+            "/properties/v",
+            "patternProperties",
+        ),
         ({"type": "array", "uniqueItems": True}, "/properties/v", "uniqueItems"),
         ({"type": "array", "items": {"type": "string", "format": "iri"}}, "/properties/v/items", "format"),
         ({"if": {"type": "string"}}, "/properties/v", "if"),
@@ -219,6 +233,32 @@ def test_what_is_not_held_is_reported_with_a_pointer(
 ) -> None:
     _, left_out = enforceable(ToolSpec("t", "", only("v", schema)))
     assert [(each.pointer, each.keyword) for each in left_out] == [(pointer, keyword)]
+
+
+ESCAPED = ('"', "\\", "\n", "\x01", "a", "!")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(["\\x00-\\x1f", "\\n", "\\t", '"', "\\\\", "a", "!-/", " -~", "\\x00", "\\s", "\\w"]),
+        min_size=1,
+        max_size=3,
+    ),
+    st.booleans(),
+    st.sampled_from(["^[{}]$", "^(x|[{}])$", "^([{}]|[\\x00-\\x1f])$"]),
+)
+def test_a_pattern_that_is_not_reported_is_held_also_for_what_json_escapes(
+    members: list[str], negated: bool, around: str
+) -> None:
+    pattern = around.format("^" * negated + "".join(members))
+    schema = only("v", {"type": "string", "pattern": pattern})
+    tool, left_out = enforceable(ToolSpec("t", "", schema))
+    grammar = JsonProtocol().grammar(TurnSpec((tool,)), "lark")
+    for text in ESCAPED:
+        taken = TAKES["lark"](grammar, JsonProtocol().write(ToolCall("I call the tool.", "t", {"v": text})))
+        fits = bool(re.search(pattern, text))
+        assert taken == fits or (taken and left_out), (pattern, text)
 
 
 def test_a_dead_reference_is_named_by_tool_and_pointer() -> None:
