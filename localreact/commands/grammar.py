@@ -102,13 +102,13 @@ def _try(grammar: TurnGrammar, text: str | None) -> bool | None:
     if grammar.language == "gbnf":
         gbnf_text.check(grammar)
         return None if text is None else gbnf_text.accepts(grammar, text)
-    engine = _over_bytes(grammar.language)
+    if grammar.language == "slots":
+        outlines = OutlinesEngine.over_bytes()
+        outlines.check(grammar)
+        return None if text is None else outlines.accepts(grammar, text)
+    engine = LLGuidanceEngine.over_bytes()
     engine.start(grammar)
     return None if text is None else engine.accepts(grammar, text)
-
-
-def _over_bytes(language: str) -> LLGuidanceEngine | OutlinesEngine:
-    return OutlinesEngine.over_bytes() if language == "slots" else LLGuidanceEngine.over_bytes()
 
 
 def _load(names: list[str] | None, schema: Path | None, protocol_name: str, engine: str) -> _Loaded:

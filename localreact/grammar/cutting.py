@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from localreact.grammar.arguments import bracket_argument
+from localreact.grammar.automata import is_little
 from localreact.grammar.characters import STRING_CHARACTER
 from localreact.grammar.nodes import NOTHING, seq
 from localreact.grammar.regexes import regex_of
@@ -18,8 +19,6 @@ from localreact.types import JsonSchema, TurnSpec
 MAX_COST = 1500
 """What a regex slot may cost: about the states of its automaton, each weighed by how many tokens leave it.
 At a vocabulary of 49k this much is 0.1 to 0.3 s to build; what costs more is cut smaller."""
-
-_FAR = 6  # counts beyond are followed far
 
 _WIDE = 200  # what a character out of thousands weighs
 
@@ -131,7 +130,8 @@ class Cutter:
     def _small(self, node: Node) -> bool:
         """Whether a regex slot is right for it: regular, cheap, and without literals worth forcing."""
         cost = self._cost(node)
-        return cost is not None and cost <= MAX_COST and not self._literals(node)
+        cheap = cost is not None and cost <= MAX_COST
+        return cheap and not self._literals(node) and is_little(node, self.rules)
 
     def _cost(self, node: Node) -> int | None:
         """None where a rule refers to itself."""
@@ -145,17 +145,9 @@ class Cutter:
                     self._costs[name] = None
                     self._costs[name] = self._cost(self.rules[name])
                 return self._costs[name]
-            case Seq(parts):
+            case Seq(parts) | Alt(parts):
                 costs = [self._cost(part) for part in parts]
                 return None if None in costs else sum(cost for cost in costs if cost is not None)
-            case Alt(parts):
-                costs = [self._cost(part) for part in parts]
-                if None in costs:
-                    return None
-                # outlines minimises the automaton first, which takes time exponential in how far counted
-                # alternatives run side by side: 20 s for the integers up to 2**53.
-                counted = max(1, sum(_counts_far(part) for part in parts))
-                return counted**3 * sum(cost for cost in costs if cost is not None)
             case Repeat(part, least, most):
                 cost = self._cost(part)
                 return None if cost is None else cost * max(least, most or 1)
@@ -173,15 +165,6 @@ class Cutter:
             case Repeat(part, _, most):
                 return self._literals(part, repeated or most != 1)
         return False
-
-
-def _counts_far(node: Node) -> bool:
-    match node:
-        case Repeat(_, least, most):
-            return max(least, most or 0) >= _FAR
-        case Seq(parts) | Alt(parts):
-            return any(map(_counts_far, parts))
-    return False
 
 
 def _is_literal(text: str) -> bool:
