@@ -24,7 +24,7 @@ from localreact.types import TurnGrammar
 
 _EDGE = b"\0"
 """Begins and ends every regex that is indexed; no turn holds it. From a state in which a match may end, the
-index goes to other such states only (of `1.5`, it would refuse the point after the `1`): so let there be none.
+index goes to other such states only (of `1.5`, it would refuse the point after the `1`): let there be none.
 And outlines' automaton is one for finding the regex anywhere: of `[ab][a-c]{0,20}`, it would have a state for
 every set of places at which a match may have begun. So let it begin in one place only."""
 
