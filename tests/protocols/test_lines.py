@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from localreact import protocols
 from localreact.endpoints.llama import LlamaEndpoint
+from localreact.engines import gbnf_text
 from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.errors import GrammarError, ProtocolError, UsageError
 from localreact.grammar.markers import marker_pattern
@@ -313,6 +314,26 @@ def test_markers_are_configurable_and_the_formats_own_words_stay() -> None:
         else:
             with pytest.raises(ProtocolError, match="marker"):
                 own.parse(turn)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("Actıon: foo", "ACTİON : foo", "Obſervation: foo", "yes/no: foo", "YES/NO：foo", "c++: foo"),
+        *("istanbul: foo", "ISTANBUL: foo", "σ-Ort: foo", "ς-ORT: foo", "a]b^c-d: foo"),
+        *("wait  For\tit: foo", "yes no: foo", "c: foo"),
+    ],
+)
+def test_grammar_and_parser_agree_on_the_letters_of_a_marker(text: str) -> None:
+    own = TextProtocol(markers=["yes/no", "c++", "İstanbul", "Σ-Ort", "a]b^c-d", " wait  for it "])
+    spec, turn = TurnSpec(tools=(SEARCH,), answer=True), f"Thought: I think of {text}\nFinal Answer: 12\n"
+    if legal := text in ("yes no: foo", "c: foo"):
+        own.parse(turn)
+    else:
+        with pytest.raises(ProtocolError, match="marker"):
+            own.parse(turn)
+    assert LLGuidanceEngine.over_bytes().accepts(own.grammar(spec, "lark"), turn) == legal
+    assert gbnf_text.accepts(own.grammar(spec, "gbnf"), turn) == legal
 
 
 @pytest.mark.parametrize("markers", ["Observation", [""], [3]])
