@@ -109,11 +109,11 @@ class GbnfWriter:
     def argument(self, schema: JsonSchema, least: int, most: int) -> str:
         """Its length is counted by the engine."""
         node = bracket_argument(schema, self._markers)
-        return self._free_text("inner", "]") if node is None else gbnf.expression(node)
+        return f"{self._free_text('inner', ']')}-blank" if node is None else gbnf.expression(node)
 
     def _free_text(self, name: str, without: str = "") -> str:
-        """The name of a rule for text without a marker, and without some characters. A whole line doesn't
-        begin with a blank, so that something is left of it when it is read."""
+        """The name of a rule for text without a marker, and without some characters, that doesn't begin with
+        a blank; NAME-blank may."""
         self._free[name] = _marker_definitions(name, without, self._markers)
         return name
 
@@ -123,7 +123,7 @@ class GbnfWriter:
 
 @functools.lru_cache(maxsize=64)
 def _marker_definitions(name: str, without: str, markers: tuple[str, ...]) -> str:
-    return gbnf.definitions(marker_rules(name, without, markers, first_blank=bool(without)))
+    return gbnf.definitions(marker_rules(name, without, markers))
 
 
 AnyWriter: TypeAlias = LarkWriter | GbnfWriter | SlotWriter

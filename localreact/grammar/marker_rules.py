@@ -21,11 +21,10 @@ State = frozenset[tuple[str, int]]
 """Markers of which a beginning of some length was just read."""
 
 
-def marker_rules(
-    name: str, without: str = "", markers: Iterable[str] = DEFAULT_MARKERS, first_blank: bool = True
-) -> dict[str, Node]:
+def marker_rules(name: str, without: str = "", markers: Iterable[str] = DEFAULT_MARKERS) -> dict[str, Node]:
     """Rules for text of printable characters that holds no marker, and none of the characters `without`:
-    NAME is such text, with at least one character; the first may be blank, unless that is ruled out.
+    NAME is such text that doesn't begin with a blank, so that something is left of it when it is read;
+    NAME-blank may begin so. Both have at least one character.
 
     The automaton (NAME-N) only follows what a colon ends; what comes after the last colon is free. So for
     most tokens, which hold no colon, llama.cpp has to look at one set of characters only.
@@ -55,9 +54,10 @@ def marker_rules(
         return alt(options)
 
     # llama.cpp looks at the last alternative first.
-    begun = seq(no_colon if first_blank else Chars(intersection(no_colon.ranges, NO_BLANK)), rest)
+    begun = seq(Chars(intersection(no_colon.ranges, NO_BLANK)), rest)
     rules: dict[str, Node] = {
-        name: alt([Ref(f"{name}-0") if first_blank else on(start, NO_BLANK), begun]),
+        name: alt([on(start, NO_BLANK), begun]),
+        f"{name}-blank": alt([Ref(f"{name}-0"), seq(no_colon, rest)]),
         f"{name}-any": alt([Ref(f"{name}-0"), rest]),
         f"{name}-rest": Repeat(no_colon),
     }

@@ -66,13 +66,18 @@ class BracketProtocol(LineProtocol):
         if not (found := _ACTION.fullmatch(action)):
             raise ProtocolError(_NO_ACTION)
         name, inner = found[1], found[2]
-        if name == "finish" and (start := _INSUFFICIENT.match(inner)):
-            return Finish(thought, missing=self.without_marker(inner[start.end() :]))
-        inner = self.without_marker(inner)
         if name == "finish":
-            return Finish(thought, answer=inner)
+            return self._ending(thought, inner)
+        inner = self.without_marker(inner)
         parameter = next((_parameter(tool) for tool in tools if tool.name == name), None)
         return ToolCall(thought, name, {parameter or "input": inner})
+
+    def _ending(self, thought: str, inner: str) -> Finish:
+        start = _INSUFFICIENT.match(inner)
+        text = self.without_marker(inner[start.end() :] if start else inner)
+        if not text.strip():
+            raise ProtocolError("finish takes an answer, or insufficient: and what is missing")
+        return Finish(thought, missing=text) if start else Finish(thought, answer=text)
 
     def action_end(self, action: str) -> int:
         if not (found := _ACTION.match(action)):
