@@ -162,7 +162,8 @@ def mark_truncated(turn: Turn, spec: TurnSpec) -> Turn:
         reached = tuple(path for path, text in _strings(turn.arguments, "") if len(text) == spec.argument_max)
     else:
         fields = {"answer": turn.answer if turn.value is None else turn.value, "missing": turn.missing}
-        reached = tuple(path[1:] for path, text in _strings(fields, "") if len(text) == spec.answer_max)
+        most = spec.answer_max - turn.stripped
+        reached = tuple(path[1:] for path, text in _strings(fields, "") if len(text) == most)
     return replace(turn, truncated=reached)
 
 

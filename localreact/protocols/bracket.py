@@ -63,7 +63,7 @@ class BracketProtocol(LineProtocol):
         return f"Action: finish[{_inner(finish.answer)}]"
 
     def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec], structured: bool) -> Turn:
-        if not (found := _ACTION.fullmatch(action)):
+        if not (found := _ACTION.fullmatch(action.rstrip())):
             raise ProtocolError(_NO_ACTION)
         name, inner = found[1], found[2]
         if name == "finish":

@@ -119,7 +119,7 @@ class LineProtocol(ABC):
     def parse(self, text: str, tools: Sequence[ToolSpec] = (), structured: bool = False) -> Turn:
         found = _split(text)
         thought = self.without_marker(found[1].strip())
-        return self.read_action(thought, found[2].rstrip(), tools, structured)
+        return self.read_action(thought, found[2], tools, structured)
 
     def turn_end(self, text: str) -> int:
         found = _split(text)

@@ -13,7 +13,7 @@ from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.errors import GrammarError, ProtocolError, UsageError
 from localreact.grammar.markers import marker_pattern
 from localreact.protocols import BracketProtocol, CallProtocol, Protocol, TextProtocol
-from localreact.protocols.base import read_first
+from localreact.protocols.base import mark_truncated, read_first
 from localreact.types import Evidence, Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnSpec
 from tests.specs import SEARCH
 
@@ -294,6 +294,24 @@ def test_a_transcript_injected_through_a_tool_result_begins_no_line() -> None:
     for protocol in ALL:
         said = "".join(segment.text for segment in protocol.observation(Observation("t", hostile)))
         assert [line for line in said.split("\n") if not line.startswith("  ")] == ["Observation: ok"]
+
+
+@pytest.mark.parametrize("ending", ["Final Answer", "Insufficient"])
+@pytest.mark.parametrize("after", ["", "\n"])
+def test_an_answer_is_measured_as_it_was_written(ending: str, after: str) -> None:
+    spec = TurnSpec(answer_max=10, insufficient=True)
+    for written, cut in (
+        ("It is 12 a", True),
+        ("It is 12  ", True),
+        ("It is 12", False),
+        ("It is 12 ", False),
+    ):
+        text = f"Thought: I know it now.\n{ending}: {written}{after}"
+        assert LLGuidanceEngine.over_bytes().accepts(TEXT.grammar(spec, "lark"), text)
+        turn = mark_truncated(TEXT.parse(text), spec)
+        assert isinstance(turn, Finish)
+        assert (turn.answer or turn.missing) == written.strip()
+        assert bool(turn.truncated) == cut
 
 
 def test_markers_are_configurable_and_the_formats_own_words_stay() -> None:
