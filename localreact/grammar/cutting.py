@@ -202,7 +202,7 @@ class SlotWriter:
         return f"{rule}: {self._expression(self._schemas.book.members(members, NOTHING))}"
 
     def argument(self, schema: JsonSchema, least: int, most: int) -> str:
-        node = bracket_argument(schema, self._markers)
+        node = bracket_argument(schema, self._markers, least, most)
         return f"INNER{{{least},{most}}}" if node is None else self._expression(node)
 
     def _expression(self, node: Node) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from localreact.errors import GrammarError
 from localreact.grammar import gbnf, lark
-from localreact.grammar.arguments import bracket_argument, values_of
+from localreact.grammar.arguments import bracket_argument, bracket_regexes
 from localreact.grammar.cutting import SlotWriter
 from localreact.grammar.marker_rules import marker_rules
 from localreact.grammar.markers import marker_words
@@ -37,7 +37,11 @@ class Writer(Protocol):
 
     def argument(self, schema: JsonSchema, least: int, most: int) -> str:
         """The right side of a rule for a bracket argument: a line without a marker or a bracket that fits
-        the schema of a string."""
+        the schema of a string, and has from `least` to `most` characters.
+
+        Raises:
+            GrammarError: nothing fits, or the schema has what this language can't hold there.
+        """
 
 
 class LarkWriter:
@@ -45,6 +49,7 @@ class LarkWriter:
 
     def __init__(self, spec: TurnSpec, compact: bool, markers: Sequence[str]) -> None:
         self._compact = compact
+        self._markers = tuple(markers)
         self.helpers: dict[str, Any] = {"markers": marker_words(markers)}
 
     def literal(self, text: str) -> str:
@@ -68,12 +73,10 @@ class LarkWriter:
         return "\n".join(lines)
 
     def argument(self, schema: JsonSchema, least: int, most: int) -> str:
-        terminal = f"/[^\\x00-\\x1f\\x7f\\]]{{{least},{most}}}/ & FREE"
-        if (values := values_of(schema)) is not None:
-            return f"{terminal} & /{'|'.join(map(lark.escaped, values))}/"
-        if "pattern" in schema:
-            return f"{terminal} & /{lark.whole(schema['pattern'])}/"
-        return terminal
+        parts = [f"/[^\\x00-\\x1f\\x7f\\]]{{{least},{most}}}/", "FREE"]
+        return " & ".join(
+            [*parts, *(f"/{regex}/" for regex in bracket_regexes(schema, self._markers, least, most))]
+        )
 
 
 class GbnfWriter:
@@ -108,7 +111,7 @@ class GbnfWriter:
 
     def argument(self, schema: JsonSchema, least: int, most: int) -> str:
         """Its length is counted by the engine."""
-        node = bracket_argument(schema, self._markers)
+        node = bracket_argument(schema, self._markers, least, most)
         return f"{self._free_text('inner', ']')}-blank" if node is None else gbnf.expression(node)
 
     def _free_text(self, name: str, without: str = "") -> str:

@@ -6,13 +6,10 @@ Source of the dialect: docs/syntax.md and docs/json_schema.md in guidance-ai/llg
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from localreact.types import JsonSchema, ToolSpec, TurnSpec
-
-_ONE_GROUP = re.compile(r"\((?:[^()\\]|\\.)*\)", re.S)
 
 
 def literal(text: str) -> str:
@@ -25,21 +22,6 @@ def escaped(text: Iterable[str]) -> str:
     return "".join(
         f"\\u{ord(c):04x}" if c < " " else f"\\{c}" if c in r"\.+*?()|[]{}^$-&~#/" else c for c in text
     )
-
-
-def whole(pattern: str) -> str:
-    """A JSON Schema pattern, which matches anywhere unless it is anchored, as a regex for a whole text, to
-    stand inside `/…/`. Alternatives with anchors of their own are left to validation: anything matches."""
-    inner = pattern.removeprefix("^")
-    if not inner.endswith("\\$"):
-        inner = inner.removesuffix("$")
-    anchored = len(pattern) - len(inner)
-    if anchored and "|" in inner and not _ONE_GROUP.fullmatch(inner):
-        return "(?s:.*)"
-    before = "" if pattern.startswith("^") else "(?s:.*)"
-    after = "" if pattern.endswith("$") and not inner.endswith("$") else "(?s:.*)"
-    slashes = re.sub(r"(?<!\\)/", r"\/", inner)
-    return f"{before}(?:{slashes}){after}"
 
 
 def json_rule(schema: JsonSchema, *, compact: bool = False) -> str:
