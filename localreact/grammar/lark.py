@@ -36,7 +36,8 @@ def json_rule(schema: JsonSchema, *, compact: bool = False) -> str:
 
 def bounded(schema: JsonSchema, max_length: int) -> dict[str, Any]:
     """The schema with `maxLength` on every string that it leaves open, and without properties that it
-    doesn't name: a model can't choose those well, and the grammar would let it name one twice.
+    doesn't name, unless it asks for some: a model can't choose those well, and the grammar would let it name
+    one twice.
 
     Where schemas are combined (`allOf`, or a reference beside properties), what one part doesn't name
     another may, and objects stay as they are.
@@ -73,7 +74,8 @@ def _bounded(schema: Any, max_length: int, close: bool) -> Any:
     if is_string and not result.keys() & {"maxLength", "enum", "const", "format", "pattern"}:
         result["maxLength"] = max(max_length, result.get("minLength", 0))
     names = result.get("properties", {})
-    if close and "properties" in result and set(result.get("required", ())) <= set(names):
+    enough = set(result.get("required", ())) <= set(names) and result.get("minProperties", 0) <= len(names)
+    if close and "properties" in result and enough:
         result.setdefault("additionalProperties", False)
     return result
 

@@ -15,11 +15,12 @@ from llguidance import LLMatcher
 
 from localreact.errors import GrammarError
 from localreact.grammar import patterns
+from localreact.grammar.lark import bounded
 from localreact.grammar.merging import never
 from localreact.grammar.rulebook import pointer_token
 from localreact.grammar.scalars import SchemaError
 from localreact.grammar.schema_rules import schema_rules
-from localreact.types import ToolSpec
+from localreact.types import JsonSchema, ToolSpec
 
 MOST_COUNTED: dict[str, int | None] = {"gbnf": 2000, "slots": None, "regex": None}
 """The languages that are written from rules (`schema_rules.py`), and how far each can count."""
@@ -70,7 +71,7 @@ def enforceable(tool: ToolSpec, language: str = "lark") -> tuple[ToolSpec, list[
         return _enforceable_by_llguidance(tool)
     _check_finite(tool.name, tool.parameters)
     try:
-        _, left_out = schema_rules(tool.parameters, most_counted=MOST_COUNTED[language])
+        _, left_out = schema_rules(_compiled(tool.parameters), most_counted=MOST_COUNTED[language])
     except SchemaError as error:
         raise _not_enforceable(tool.name, error.pointer, error.why) from error
     return tool, [Relaxation(tool.name, pointer, keyword) for pointer, keyword in left_out]
@@ -123,9 +124,14 @@ def _enforceable_by_llguidance(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxatio
 
     parameters = relax(tool.parameters, "")
     _check_finite(tool.name, parameters)
-    if problem(parameters):
-        raise _not_enforceable(tool.name, *_blame(parameters))
+    if problem(compiled := _compiled(parameters)):
+        raise _not_enforceable(tool.name, *_blame(compiled))
     return replace(tool, parameters=parameters), left_out
+
+
+def _compiled(schema: JsonSchema) -> dict[str, Any]:
+    """The schema as a turn's grammar has it; no bound of strings changes whether it can be compiled."""
+    return bounded(schema, 1000)
 
 
 def _not_enforceable(tool: str, pointer: str, why: str) -> GrammarError:

@@ -285,6 +285,25 @@ def test_combined_schemas_are_not_closed_against_each_other() -> None:
         assert accepts(schema, {"a": 1, "b": 2}, {"a": 1}) == [True, False]
 
 
+def test_an_object_that_asks_for_more_members_than_it_names_stays_open() -> None:
+    more = only("a", {"type": "integer"}, minProperties=2)
+    assert accepts(more, {"a": 1, "b": 2}, {"a": 1}, languages=["lark"]) == [True, False]
+    nested = only("o", more)
+    assert accepts(nested, {"o": {"a": 1, "b": 2}}, {"o": {"a": 1}}, languages=["lark"]) == [True, False]
+    for language in ("gbnf", "slots"):  # which reports what it can't count
+        tool, left_out = enforceable(ToolSpec("t", "", more), language)
+        assert [each.keyword for each in left_out] == ["minProperties"]
+        text = JsonProtocol().write(ToolCall("I call the tool.", "t", {"a": 1, "b": 2}))
+        grammar = JsonProtocol().grammar(TurnSpec((tool,)), language)
+        assert language != "gbnf" or TAKES[language](grammar, text)
+
+
+def test_what_the_compiled_schema_holds_is_not_reported() -> None:
+    counted = {"type": "object", "properties": {"a": True, "b": True}, "maxProperties": 2}
+    for language in ("gbnf", "slots"):
+        assert enforceable(ToolSpec("t", "", counted), language)[1] == []  # there are no others to count
+
+
 def test_every_string_that_is_left_open_gets_a_bound() -> None:
     schema = only("a", {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "null"}]}})
     assert accepts(schema, {"a": ["x" * 1000, None]}, {"a": ["x" * 1001]}) == [True, False]
