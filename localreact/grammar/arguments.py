@@ -53,6 +53,10 @@ def _values(schema: JsonSchema, markers: Sequence[str], least: int, most: int) -
     if not schema.keys() & {"const", "enum"}:
         return None
     marker = marker_pattern(markers)
+    try:
+        pattern = re.compile(schema.get("pattern", ""))
+    except re.error as error:
+        raise GrammarError(f"the pattern {schema['pattern']!r} is broken: {error}") from error
     return _some(
         alt(
             Text(value)
@@ -60,7 +64,7 @@ def _values(schema: JsonSchema, markers: Sequence[str], least: int, most: int) -
             if isinstance(value, str)
             and least <= len(value) <= most
             and schema.get("const", value) == value
-            and re.search(schema.get("pattern", ""), value)
+            and pattern.search(value)
             and re.fullmatch(FORMATS.get(schema.get("format", ""), r"[\s\S]*"), value)
             and value.isprintable()
             and "]" not in value

@@ -99,7 +99,7 @@ class SchemaRules:
             return self.book.anything()
         if not isinstance(schema, Mapping):
             raise SchemaError(at, f"{schema!r} is no schema")
-        self._note_unknown(schema, at)
+        self._look_at(schema, at)
         telling = schema.keys() & (_PLAIN | _COMBINING)
         if telling == {"$ref"}:
             return self._reference(schema["$ref"], at, within)
@@ -143,7 +143,7 @@ class SchemaRules:
             return []
         if not isinstance(schema, Mapping):
             return [{}]
-        self._note_unknown(schema, at)
+        self._look_at(schema, at)
         found: list[Plain] = [{key: value for key, value in schema.items() if key in _PLAIN}]
         parts: list[list[Plain]] = []
         for index, part in enumerate(schema.get("allOf", ())):
@@ -178,9 +178,12 @@ class SchemaRules:
         except LookupError as error:
             raise SchemaError(at, str(error.args[0])) from None
 
-    def _note_unknown(self, schema: JsonSchema, at: str) -> None:
+    def _look_at(self, schema: JsonSchema, at: str) -> None:
+        """Report what is unknown, and check what merging will match names with."""
         for key in schema.keys() - _PLAIN - _COMBINING - _SILENT:
             self._leave_out(at, key)
+        for pattern in schema.get("patternProperties", ()):
+            self._scalars.pattern(pattern, f"{at}/patternProperties/{pointer_token(pattern)}", report=False)
 
     def _leave_out(self, at: str, keyword: str) -> None:
         self.left_out[(at or "/", keyword)] = None
@@ -270,8 +273,6 @@ class SchemaRules:
         required = schema.get("required", ())
         by_pattern: dict[str, Any] = dict(schema.get("patternProperties", {}))
         further: Any = schema.get("additionalProperties", True)
-        for pattern in by_pattern:
-            self._scalars.pattern(pattern, f"{at}/patternProperties/{pointer_token(pattern)}", report=False)
         for name in required:
             if name not in declared:
                 matched = any(re.search(pattern, name) for pattern in by_pattern)
