@@ -107,7 +107,7 @@ def _json_schema(schema: JsonSchema) -> AnswerType:
         raise UsageError(
             f"the answer's JSON Schema is broken at {error.json_path}: {error.message}"
         ) from error
-    validator = Draft202012Validator(schema)
+    validator = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
     def convert(value: Any) -> Any:
         if (error := best_match(validator.iter_errors(value))) is not None:

@@ -50,14 +50,16 @@ _SINGLE = ("items", "additionalProperties")
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """A keyword that the grammar doesn't hold; arguments are checked against it after the turn."""
+    """A keyword that the grammar doesn't hold; arguments are checked against it after the turn. An answer's
+    schema is that of a tool named finish."""
 
     tool: str
     pointer: str
     keyword: str
 
     def __str__(self) -> str:
-        return f"tool {self.tool!r}: {self.keyword!r} at {self.pointer} is checked after the turn"
+        whose = "the answer" if self.tool == "finish" else f"tool {self.tool!r}"
+        return f"{whose}: {self.keyword!r} at {self.pointer} is checked after the turn"
 
 
 def enforceable(tool: ToolSpec, language: str = "lark") -> tuple[ToolSpec, list[Relaxation]]:
