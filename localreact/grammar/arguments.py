@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from localreact.errors import GrammarError
 from localreact.grammar import patterns
 from localreact.grammar.characters import Ranges, complement, intersection, of, union
-from localreact.grammar.formats import FORMATS
+from localreact.grammar.formats import FORMATS, patterns_of
 from localreact.grammar.markers import marker_pattern
 from localreact.grammar.nodes import NOTHING, alt
 from localreact.grammar.regexes import regex_of
@@ -75,12 +75,8 @@ def _values(schema: JsonSchema, markers: Sequence[str], least: int, most: int) -
 
 def _trees(schema: JsonSchema, least: int, most: int) -> list[Node]:
     """The format and the pattern that have to fit, with the length where nodes can say it."""
-    name = schema.get("format")
-    texts = [f"^(?:{FORMATS[name]})$"] if name in FORMATS else []
-    if "pattern" in schema:
-        texts.append(schema["pattern"])
     trees = []
-    for tree in map(patterns.parse, texts):
+    for tree in map(patterns.parse, patterns_of(schema)):
         shorter = patterns.limited(tree, least, most)
         if shorter is None and patterns.lengths(tree)[0] == 0:
             raise GrammarError(f"the pattern {schema['pattern']!r} may fit no text at all")

@@ -73,7 +73,7 @@ def enforceable(tool: ToolSpec, language: str = "lark") -> tuple[ToolSpec, list[
         return _enforceable_by_llguidance(tool)
     _check_finite(tool.name, tool.parameters)
     try:
-        _, left_out = schema_rules(_compiled(tool.parameters), most_counted=MOST_COUNTED[language])
+        _, left_out = schema_rules(_compiled(tool.parameters, language), most_counted=MOST_COUNTED[language])
     except SchemaError as error:
         raise _not_enforceable(tool.name, error.pointer, error.why) from error
     return tool, [Relaxation(tool.name, pointer, keyword) for pointer, keyword in left_out]
@@ -126,14 +126,14 @@ def _enforceable_by_llguidance(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxatio
 
     parameters = relax(tool.parameters, "")
     _check_finite(tool.name, parameters)
-    if problem(compiled := _compiled(parameters)):
+    if problem(compiled := _compiled(parameters, "lark")):
         raise _not_enforceable(tool.name, *_blame(compiled))
     return replace(tool, parameters=parameters), left_out
 
 
-def _compiled(schema: JsonSchema) -> dict[str, Any]:
+def _compiled(schema: JsonSchema, language: str) -> dict[str, Any]:
     """The schema as a turn's grammar has it; no bound of strings changes whether it can be compiled."""
-    return bounded(schema, 1000)
+    return bounded(schema, 1000, language)
 
 
 def _not_enforceable(tool: str, pointer: str, why: str) -> GrammarError:

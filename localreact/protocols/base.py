@@ -178,11 +178,11 @@ def _strings(value: Any, path: str) -> Iterable[tuple[str, str]]:
             yield from _strings(each, f"{path}/{index}")
 
 
-def answer_schema(spec: TurnSpec) -> dict[str, Any]:
-    """What the answer is as JSON, every string bounded."""
+def answer_schema(spec: TurnSpec, language: str) -> dict[str, Any]:
+    """What the answer is as JSON, strings bounded."""
     if spec.answer_schema is None:
         return {"type": "string", "minLength": 1, "maxLength": spec.answer_max}
-    return lark.bounded(spec.answer_schema, spec.answer_max)
+    return lark.bounded(spec.answer_schema, spec.answer_max, language)
 
 
 def answered(thought: str, value: Any) -> Finish:

@@ -308,3 +308,21 @@ def test_every_string_that_is_left_open_gets_a_bound() -> None:
     schema = only("a", {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "null"}]}})
     assert accepts(schema, {"a": ["x" * 1000, None]}, {"a": ["x" * 1001]}) == [True, False]
     assert accepts(only("a", {"type": "string", "minLength": 1500}), {"a": "x" * 1500}) == [True]
+
+
+@pytest.mark.parametrize(
+    "string",
+    [{}, {"description": "A note."}, {"pattern": "^x+$"}, {"type": "string", "pattern": "^[a-z]*x$"}],
+    ids=json.dumps,
+)
+def test_strings_without_a_type_and_with_an_open_pattern_get_a_bound_too(string: JsonSchema) -> None:
+    assert accepts(only("a", string), {"a": "x" * 1000}, {"a": "x" * 1001}) == [True, False]
+
+
+def test_where_a_grammar_knows_and_every_pattern_gets_a_bound() -> None:
+    for string in ({"pattern": "xx"}, {"pattern": "^x+ ?x+$"}, {"type": "string", "pattern": "^(x+|y)*$"}):
+        schema = only("a", string)
+        found = accepts(schema, {"a": "x" * 1000}, {"a": "x" * 1001}, languages=["lark"])
+        assert found == [True, False]
+        for language in LANGUAGES:  # a bound of ours is nobody's keyword
+            assert enforceable(ToolSpec("t", "", schema), language)[1] == []
