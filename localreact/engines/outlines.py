@@ -15,6 +15,7 @@ import numpy as np
 from outlines_core import Index, Vocabulary
 
 from localreact.decoding.vocab import Vocab
+from localreact.engines.base import accepts_bytes
 from localreact.engines.counting import Counter
 from localreact.engines.positions import Mask, Position
 from localreact.engines.slots import Turns
@@ -62,12 +63,7 @@ class OutlinesEngine:
 
     def accepts(self, grammar: TurnGrammar, text: str) -> bool:
         """Whether the text is exactly one legal turn. On an engine over bytes."""
-        matcher = self.start(grammar)
-        for byte in text.encode("utf-8", "replace"):
-            if matcher.done or not matcher.allows(byte):
-                return False
-            matcher.accept([byte])
-        return matcher.done or any(matcher.allows(token) for token in self.tokens.eog)
+        return accepts_bytes(self.start(grammar), self.tokens.eog, text)
 
     def check(self, grammar: TurnGrammar) -> None:
         """Compile the grammar and index every slot, which otherwise happens when a turn gets there.

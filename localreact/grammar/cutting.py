@@ -9,12 +9,11 @@ from typing import Any
 from localreact.grammar.arguments import bracket_argument
 from localreact.grammar.automata import is_little
 from localreact.grammar.characters import STRING_CHARACTER
-from localreact.grammar.nodes import NOTHING, seq
 from localreact.grammar.regexes import regex_of
 from localreact.grammar.rules import Alt, Chars, Node, Ref, Repeat, Seq, Text
 from localreact.grammar.schema_rules import SchemaRules
 from localreact.grammar.slots import Choice, Counted, Loop, Pattern, Slots, chain, written
-from localreact.types import JsonSchema, TurnSpec
+from localreact.types import JsonSchema
 
 MAX_COST = 1500
 """What a regex slot may cost: about the states of its automaton, each weighed by how many tokens leave it.
@@ -181,9 +180,7 @@ class SlotWriter:
     """Writes the parts of a grammar: literals, and values of JSON Schemas, for which `definitions` writes
     what they consist of at the end of the template."""
 
-    language = "slots"
-
-    def __init__(self, spec: TurnSpec, compact: bool, markers: Sequence[str]) -> None:
+    def __init__(self, compact: bool, markers: Sequence[str]) -> None:
         self._markers = tuple(markers)
         self._schemas = SchemaRules(compact=compact, prefix="json-")
         self._cutter = Cutter(self._schemas.book.rules)
@@ -196,10 +193,7 @@ class SlotWriter:
         return self._expression(self._schemas.add(schema))
 
     def keywords(self, rule: str, parameters: Sequence[tuple[str, JsonSchema, bool]]) -> str:
-        members = [
-            (seq(Text(f"{name}="), self._schemas.add(schema)), needed) for name, schema, needed in parameters
-        ]
-        return f"{rule}: {self._expression(self._schemas.book.members(members, NOTHING))}"
+        return f"{rule}: {self._expression(self._schemas.keywords(parameters))}"
 
     def argument(self, schema: JsonSchema, least: int, most: int) -> str:
         node = bracket_argument(schema, self._markers, least, most)

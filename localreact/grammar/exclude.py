@@ -17,6 +17,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from localreact.grammar.lark import escaped
+from localreact.grammar.merging import same
 from localreact.types import JsonSchema, ToolSpec
 
 _LONGEST = 150
@@ -76,7 +77,7 @@ def _other_values(schema: Any, value: Any) -> list[JsonSchema]:
     if not isinstance(schema, Mapping) or schema.keys() & {"const", "anyOf", "oneOf", "allOf", "$ref"}:
         return []
     if "enum" in schema:
-        left = [each for each in schema["enum"] if not _same(each, value)]
+        left = [each for each in schema["enum"] if not same(each, value)]
         return [{**schema, "enum": left}] if left else []
     match schema.get("type"):
         case "boolean":
@@ -136,8 +137,3 @@ def other_strings(texts: Set[str], least: int, most: int) -> str:
             other = f"[^{escaped(no_others)}]" if characters else r"[\s\S]"
             options.append(f"{escaped(begun)}{other}[\\s\\S]{{0,{most - len(begun) - 1}}}")
     return "|".join(options)
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Equality as JSON Schema has it: true isn't 1."""
-    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)

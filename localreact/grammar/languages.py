@@ -12,16 +12,12 @@ from localreact.grammar.arguments import bracket_argument, bracket_regexes
 from localreact.grammar.cutting import SlotWriter
 from localreact.grammar.marker_rules import marker_rules
 from localreact.grammar.markers import marker_words
-from localreact.grammar.nodes import NOTHING, seq
-from localreact.grammar.rules import Text
 from localreact.grammar.schema_rules import SchemaRules
 from localreact.types import JsonSchema, TurnSpec
 
 
 class Writer(Protocol):
     """Writes the parts of one grammar. `helpers` are for the template alone."""
-
-    language: str
 
     @property
     def helpers(self) -> dict[str, Any]: ...
@@ -45,9 +41,7 @@ class Writer(Protocol):
 
 
 class LarkWriter:
-    language = "lark"
-
-    def __init__(self, spec: TurnSpec, compact: bool, markers: Sequence[str]) -> None:
+    def __init__(self, compact: bool, markers: Sequence[str]) -> None:
         self._compact = compact
         self._markers = tuple(markers)
         self.helpers: dict[str, Any] = {"markers": marker_words(markers)}
@@ -82,15 +76,7 @@ class LarkWriter:
 class GbnfWriter:
     """Schemas become rules, which `definitions` writes at the end of the template."""
 
-    language = "gbnf"
-
-    def __init__(self, spec: TurnSpec, compact: bool, markers: Sequence[str]) -> None:
-        longest = max(spec.thought_max, spec.argument_max, spec.answer_max)
-        if longest > gbnf.MOST_COUNTED:
-            raise GrammarError(
-                f"GBNF can't bound a string at {longest:,} characters: it counts to {gbnf.MOST_COUNTED:,}",
-                "Ask for lower bounds, or use the engine llguidance.",
-            )
+    def __init__(self, compact: bool, markers: Sequence[str]) -> None:
         self._schemas = SchemaRules(compact=compact, most_counted=gbnf.MOST_COUNTED, prefix="json-")
         self._markers = tuple(markers)
         self._free: dict[str, str] = {}
@@ -103,11 +89,7 @@ class GbnfWriter:
         return gbnf.expression(self._schemas.add(schema))
 
     def keywords(self, rule: str, parameters: Sequence[tuple[str, JsonSchema, bool]]) -> str:
-        book = self._schemas.book
-        members = [
-            (seq(Text(f"{name}="), self._schemas.add(schema)), needed) for name, schema, needed in parameters
-        ]
-        return f"{rule} ::= {gbnf.expression(book.members(members, NOTHING))}"
+        return f"{rule} ::= {gbnf.expression(self._schemas.keywords(parameters))}"
 
     def argument(self, schema: JsonSchema, least: int, most: int) -> str:
         """Its length is counted by the engine."""
@@ -142,4 +124,10 @@ def writer(
     """
     if language not in WRITERS:
         raise GrammarError(f"the {protocol} protocol can't be written in {language!r}")
-    return WRITERS[language](spec, compact, markers)
+    longest = max(spec.thought_max, spec.argument_max, spec.answer_max)
+    if language == "gbnf" and longest > gbnf.MOST_COUNTED:
+        raise GrammarError(
+            f"GBNF can't bound a string at {longest:,} characters: it counts to {gbnf.MOST_COUNTED:,}",
+            "Ask for lower bounds, or use the engine llguidance.",
+        )
+    return WRITERS[language](compact, markers)

@@ -14,7 +14,8 @@ from typing import Any
 from llguidance import LLMatcher
 
 from localreact.errors import GrammarError
-from localreact.grammar import patterns
+from localreact.grammar import gbnf, patterns
+from localreact.grammar.formats import FORMATS
 from localreact.grammar.lark import bounded
 from localreact.grammar.merging import never
 from localreact.grammar.rulebook import pointer_token
@@ -22,7 +23,7 @@ from localreact.grammar.scalars import SchemaError
 from localreact.grammar.schema_rules import schema_rules
 from localreact.types import JsonSchema, ToolSpec
 
-MOST_COUNTED: dict[str, int | None] = {"gbnf": 2000, "slots": None, "regex": None}
+_MOST_COUNTED = {"gbnf": gbnf.MOST_COUNTED, "slots": None, "regex": None}
 """The languages that are written from rules (`schema_rules.py`), and how far each can count."""
 
 
@@ -41,7 +42,6 @@ _ANNOTATIONS = _words(
     """title description default examples deprecated readOnly writeOnly $schema $id $comment $anchor
     contentMediaType contentEncoding"""
 )
-_FORMATS = _words("date-time time date duration email hostname ipv4 ipv6 uuid uri")
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -73,7 +73,7 @@ def enforceable(tool: ToolSpec, language: str = "lark") -> tuple[ToolSpec, list[
         return _enforceable_by_llguidance(tool)
     _check_finite(tool.name, tool.parameters)
     try:
-        _, left_out = schema_rules(_compiled(tool.parameters, language), most_counted=MOST_COUNTED[language])
+        _, left_out = schema_rules(_compiled(tool.parameters, language), most_counted=_MOST_COUNTED[language])
     except SchemaError as error:
         raise _not_enforceable(tool.name, error.pointer, error.why) from error
     return tool, [Relaxation(tool.name, pointer, keyword) for pointer, keyword in left_out]
@@ -99,7 +99,7 @@ def _enforceable_by_llguidance(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxatio
             return schema
         kept: dict[str, Any] = {}
         for key, value in schema.items():
-            unknown_format = key == "format" and value not in _FORMATS
+            unknown_format = key == "format" and value not in FORMATS
             if key in _ANNOTATIONS:
                 continue
             if key not in _ENFORCED or unknown_format:

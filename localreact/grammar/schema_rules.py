@@ -88,6 +88,11 @@ class SchemaRules:
             raise SchemaError("", "no value fits")
         return node
 
+    def keywords(self, parameters: Sequence[tuple[str, JsonSchema, bool]]) -> Node:
+        """Keyword arguments in their order: names, schemas, and whether each is needed."""
+        members = [(seq(Text(f"{name}="), self.add(schema)), needed) for name, schema, needed in parameters]
+        return self.book.members(members, NOTHING)
+
     # --- any schema
 
     def _value(self, schema: Any, at: str, within: tuple[str, ...] = ()) -> Node:
