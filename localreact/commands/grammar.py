@@ -70,7 +70,8 @@ def check(
     ] = None,
     as_document: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Compile the grammar of a turn; say what of the schemas it can't hold.
+    """Compile the grammar of a turn, or for gbnf read it as llama.cpp would; say what of the schemas it can't
+    hold.
 
     Exit code 0: it compiles (and accepts the text); 1: it doesn't accept the text; 2: an error.
     """

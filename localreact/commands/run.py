@@ -140,7 +140,8 @@ def run(
         bool,
         typer.Option(
             "--cite",
-            help="Answer with evidence: quotes of what tools said, word for word (json and text protocols).",
+            help="Answer with evidence: quotes of what tools said, word for word (protocols json and text, "
+            "engine llguidance).",
         ),
     ] = False,
     as_document: Annotated[
