@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,7 +18,6 @@ class _Places:
     """Where a text may be inside a regex: each place with the characters that it takes (None: it takes none,
     and is all places after it) and the places that come next."""
 
-    rules: Mapping[str, Node]
     takes: list[Ranges | None] = field(default_factory=lambda: [()])
     after: list[frozenset[int]] = field(default_factory=lambda: [frozenset()])
 
@@ -41,8 +41,6 @@ class _Places:
                 return after
             case Alt(options):
                 return frozenset().union(*(self.before(option, after) for option in options))
-            case Ref(name):
-                return self.before(self.rules[name], after)
             case Repeat(part, least, most):
                 begin = after
                 if most is None:
@@ -53,6 +51,8 @@ class _Places:
                 for _ in range(least):
                     begin = self.before(part, begin)
                 return begin
+            case Ref(name):
+                raise ValueError(f"the rule {name!r} isn't written out")
 
     def open(self, places: Iterable[int]) -> frozenset[int]:
         """The places that take characters, and the end."""
@@ -70,11 +70,26 @@ class _Places:
         return frozenset(found)
 
 
-def is_little(node: Node, rules: Mapping[str, Node]) -> bool:
-    """Whether the regex of a node, which must not refer to itself, has a small deterministic automaton. Where
-    the text so far doesn't tell how often something counted was repeated, the states are sets of counts: of
-    those there may be 2 to the power of the count."""
-    places = _Places(rules)
+def written_out(node: Node, rules: Mapping[str, Node]) -> Node:
+    """The node with the rules that it refers to, none of which may refer to itself, in their places."""
+    match node:
+        case Ref(name):
+            return written_out(rules[name], rules)
+        case Seq(parts):
+            return Seq(tuple(written_out(part, rules) for part in parts))
+        case Alt(options):
+            return Alt(tuple(written_out(option, rules) for option in options))
+        case Repeat(part, least, most):
+            return Repeat(written_out(part, rules), least, most)
+    return node
+
+
+@functools.lru_cache(maxsize=4096)
+def is_little(node: Node) -> bool:
+    """Whether the regex of a node without references has a small deterministic automaton. Where the text so
+    far doesn't tell how often something counted was repeated, the states are sets of counts: of those there
+    may be 2 to the power of the count."""
+    places = _Places()
     begin = places.open(places.before(node, frozenset([_END])))
     known, waiting, work = {begin}, [begin], 0
     while waiting:

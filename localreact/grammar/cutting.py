@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from localreact.grammar.arguments import bracket_argument
-from localreact.grammar.automata import is_little
+from localreact.grammar.automata import is_little, written_out
 from localreact.grammar.characters import STRING_CHARACTER
 from localreact.grammar.regexes import regex_of
 from localreact.grammar.rules import Alt, Chars, Node, Ref, Repeat, Seq, Text
@@ -130,7 +130,7 @@ class Cutter:
         """Whether a regex slot is right for it: regular, cheap, and without literals worth forcing."""
         cost = self._cost(node)
         cheap = cost is not None and cost <= MAX_COST
-        return cheap and not self._literals(node) and is_little(node, self.rules)
+        return cheap and not self._literals(node) and is_little(written_out(node, self.rules))
 
     def _cost(self, node: Node) -> int | None:
         """None where a rule refers to itself."""
