@@ -266,7 +266,8 @@ class Agent(AsyncTwins):
         loop, state = self._parts.as_recorded(recorded, answer)
         recording = self._parts.recording(recorded, loop, state, other_model)
         events = self._parts.resumed(loop, state, cancel or threading.Event(), recording)
-        return Running(state, self._observed(events, state, recording.size), state.trace)
+        shown = self._observed(events, state, recording.size)
+        return Running(state, shown, state.trace, loop.policy.answer_relaxations)
 
     def replayed(
         self, trace: Trace, *, answer: Any = None, execute: bool = False
@@ -323,7 +324,7 @@ class Agent(AsyncTwins):
     ) -> Running:
         state.trace = path_for(trace, state.run_id)
         events = self._parts.begun(loop, state, cancel or threading.Event())
-        return Running(state, self._observed(events, state), state.trace)
+        return Running(state, self._observed(events, state), state.trace, loop.policy.answer_relaxations)
 
     def _observed(
         self, events: Generator[Event, None, None], state: RunState, after: int | None = None

@@ -36,8 +36,13 @@ def for_run(loop: Loop, tool_choice: str, answer: Any) -> Loop:
     if not loop.languages:
         loop.protocol.check(TurnSpec(answer_schema=kind.schema))
         return replace(loop, policy=replace(policy, answer_type=kind, answer_schema=kind.schema))
-    enforced, _ = enforceable(ToolSpec("finish", "", kind.schema), loop.languages[0])
-    policy = replace(policy, answer_type=kind, answer_schema=enforced.parameters)
+    enforced, left_out = enforceable(ToolSpec("finish", "", kind.schema), loop.languages[0])
+    policy = replace(
+        policy,
+        answer_type=kind,
+        answer_schema=enforced.parameters,
+        answer_relaxations=tuple(left_out),
+    )
     if (grammar := loop.grammar(TurnSpec(answer_schema=policy.answer_schema))) is not None:
         endpoint.check(grammar)
     return replace(loop, policy=policy)

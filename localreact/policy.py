@@ -13,6 +13,7 @@ from localreact.errors import AnswerError, UsageError
 from localreact.grammar import quotes
 from localreact.grammar.answers import AnswerType
 from localreact.grammar.exclude import without
+from localreact.grammar.schema import Relaxation
 from localreact.guards import Guards, Judgement
 from localreact.run import Ending, RunState
 from localreact.types import Closing, Finish, JsonSchema, Status, ToolCall, ToolSpec, Turn, TurnSpec, Usage
@@ -55,6 +56,8 @@ class Policy:
     """What an answer has to meet before it is accepted."""
 
     strategy: Strategy = "react"
+    answer_relaxations: tuple[Relaxation, ...] = ()
+    """What of the answer's type no grammar holds; the type checks it."""
 
     def __post_init__(self) -> None:
         names = [tool.name for tool in self.tools]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from localreact.errors import UsageError
 from localreact.grammar import quotes
+from localreact.grammar.schema import Relaxation
 from localreact.trace.events import Event, RunEnded, ToolEnded
 from localreact.types import Closing, Completion, Evidence, Observation, Source, Status, Timings, Turn, Usage
 
@@ -247,12 +248,20 @@ class RunState:
 class Running(Iterator[Event]):
     """A run under way: iterate for its events; then `outcome` has the result.
 
-    `trace` is the file that the run is recorded in, if it is.
+    `trace` is the file that the run is recorded in, if it is. `relaxations` are what of the answer's type no
+    grammar holds.
     """
 
-    def __init__(self, state: RunState, events: Generator[Event, None, None], trace: Path | None) -> None:
+    def __init__(
+        self,
+        state: RunState,
+        events: Generator[Event, None, None],
+        trace: Path | None,
+        relaxations: Sequence[Relaxation] = (),
+    ) -> None:
         self.run_id = state.run_id
         self.trace = trace
+        self.relaxations = relaxations
         self._state = state
         self._events = events
         self._ended: RunEnded | None = None

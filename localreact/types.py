@@ -184,7 +184,8 @@ class Finish:
     """The end of a run: an answer (with evidence, where citations are on), or (`missing`) what stands in
     the way of one.
 
-    Where the answer has a schema, `value` is the JSON value and `answer` its text.
+    Where the answer has a schema, `value` is the JSON value and `answer` its text. `stripped` counts blanks
+    that followed it in its line and are no part of it, though its bound counted them.
     """
 
     thought: str
@@ -195,6 +196,7 @@ class Finish:
     repaired: int = 0
     evidence: tuple[Evidence, ...] = ()
     extra: int = 0
+    stripped: int = 0
 
 
 Turn = ToolCall | Finish

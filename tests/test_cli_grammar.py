@@ -50,6 +50,21 @@ def test_a_text_is_tried_on_slots(text: str, code: int) -> None:
     assert localreact("grammar", "check", "--engine", "outlines", "--accepts", text).returncode == code
 
 
+def test_every_slot_is_indexed_and_none_takes_for_ever(tmp_path: Path) -> None:
+    strings = [
+        {"format": "hostname"},
+        {"pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"},
+        {"pattern": "[ab][a-c]{0,40}x"},
+        {"pattern": "^([ab][a-c]{1,20}){1,5}$"},
+    ]
+    path = tmp_path / "schema.json"
+    path.write_text(
+        json.dumps({"properties": {f"p{i}": {"type": "string", **each} for i, each in enumerate(strings)}})
+    )
+    done = localreact("grammar", "check", "--engine", "outlines", "--schema", str(path))  # or a timeout
+    assert (done.returncode, done.stdout) == (0, "the grammar compiles: tool\n")
+
+
 def test_relaxations_are_reported(tmp_path: Path) -> None:
     definition = {
         "type": "function",

@@ -209,6 +209,17 @@ def test_the_real_model_answers_with_a_number(smollm2: LlamaEndpoint) -> None:
     assert agent.run("What is 3*45+2*12?", answer=int).value == 159
 
 
+def test_what_no_grammar_holds_of_an_answer_is_told(tiny: LlamaEndpoint) -> None:
+    schema = {"type": "array", "items": {"type": "string", "format": "iri"}, "uniqueItems": True}
+    running = Agent(tiny).stream("Which?", answer=schema)
+    assert [str(each) for each in running.relaxations] == [
+        "the answer: 'format' at /items is checked after the turn",
+        "the answer: 'uniqueItems' at / is checked after the turn",
+    ]
+    running.close()
+    assert not Agent(tiny).stream("Which?", answer=int).relaxations
+
+
 def test_an_answer_with_a_schema_has_no_place_in_brackets(tiny: LlamaEndpoint) -> None:
     with pytest.raises(GrammarError, match="bracket"):
         Agent(tiny, protocol="bracket").run("x", answer=City)

@@ -70,7 +70,8 @@ def check(
     ] = None,
     as_document: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Compile the grammar of a turn; say what of the schemas it can't hold.
+    """Compile the grammar of a turn, or for gbnf read it as llama.cpp would; say what of the schemas it can't
+    hold.
 
     Exit code 0: it compiles (and accepts the text); 1: it doesn't accept the text; 2: an error.
     """
@@ -102,13 +103,13 @@ def _try(grammar: TurnGrammar, text: str | None) -> bool | None:
     if grammar.language == "gbnf":
         gbnf_text.check(grammar)
         return None if text is None else gbnf_text.accepts(grammar, text)
-    engine = _over_bytes(grammar.language)
+    if grammar.language == "slots":
+        outlines = OutlinesEngine.over_bytes()
+        outlines.check(grammar)
+        return None if text is None else outlines.accepts(grammar, text)
+    engine = LLGuidanceEngine.over_bytes()
     engine.start(grammar)
     return None if text is None else engine.accepts(grammar, text)
-
-
-def _over_bytes(language: str) -> LLGuidanceEngine | OutlinesEngine:
-    return OutlinesEngine.over_bytes() if language == "slots" else LLGuidanceEngine.over_bytes()
 
 
 def _load(names: list[str] | None, schema: Path | None, protocol_name: str, engine: str) -> _Loaded:

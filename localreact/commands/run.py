@@ -140,7 +140,8 @@ def run(
         bool,
         typer.Option(
             "--cite",
-            help="Answer with evidence: quotes of what tools said, word for word (json and text protocols).",
+            help="Answer with evidence: quotes of what tools said, word for word (protocols json and text, "
+            "engine llguidance).",
         ),
     ] = False,
     as_document: Annotated[
@@ -230,6 +231,9 @@ def run(
                 running = agent.stream(text, tool_choice=tool_choice, answer=answer)
             else:
                 running = agent.stream_resumed(resumed, answer=answer, other_model=other_model)
+            if not quiet:
+                for relaxation in running.relaxations:
+                    print(printable(str(relaxation)), file=sys.stderr)
             status = _follow(agent, running, view, as_document)
     except KeyboardInterrupt:  # while the model was loading
         print("interrupted", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -37,6 +37,15 @@ class Matcher(Protocol):
 
     def fork(self) -> Matcher:
         """An independent copy, for speculation and parallel branches."""
+
+
+def accepts_bytes(matcher: Matcher, eog: Iterable[int], text: str) -> bool:
+    """Whether a text is exactly one legal turn, by a matcher at its beginning that takes bytes for tokens."""
+    for byte in text.encode("utf-8", "replace"):
+        if matcher.done or not matcher.allows(byte):
+            return False
+        matcher.accept([byte])
+    return matcher.done or any(map(matcher.allows, eog))
 
 
 class Engine(Protocol):

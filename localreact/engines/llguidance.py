@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from localreact.decoding import backend
 from localreact.decoding.vocab import Vocab
+from localreact.engines.base import accepts_bytes
 from localreact.errors import GrammarError
 from localreact.types import TurnGrammar
 
@@ -65,12 +66,7 @@ class LLGuidanceEngine:
 
     def accepts(self, grammar: TurnGrammar, text: str) -> bool:
         """Whether the text is exactly one legal turn. On an engine over bytes."""
-        matcher = self.start(grammar)
-        for byte in text.encode("utf-8", "replace"):
-            if matcher.done or not matcher.allows(byte):
-                return False
-            matcher.accept([byte])
-        return matcher.done or any(matcher.allows(token) for token in self.eog)
+        return accepts_bytes(self.start(grammar), self.eog, text)
 
     def start(self, grammar: TurnGrammar) -> LLGuidanceMatcher:
         matcher = self._compiled(grammar).fork()

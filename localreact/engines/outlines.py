@@ -15,16 +15,19 @@ import numpy as np
 from outlines_core import Index, Vocabulary
 
 from localreact.decoding.vocab import Vocab
+from localreact.engines.base import accepts_bytes
 from localreact.engines.counting import Counter
 from localreact.engines.positions import Mask, Position
 from localreact.engines.slots import Turns
 from localreact.errors import GrammarError
-from localreact.grammar.slots import read
+from localreact.grammar.slots import read, regexes
 from localreact.types import TurnGrammar
 
-_END = b"\0"
-"""Ends every regex that is indexed; no turn holds it. From a state in which a match may end, outlines' index
-goes to other such states only (of `1.5`, it would refuse the point after the `1`): so let there be none."""
+_EDGE = b"\0"
+"""Begins and ends every regex that is indexed; no turn holds it. From a state in which a match may end, the
+index goes to other such states only (of `1.5`, it would refuse the point after the `1`): let there be none.
+And outlines' automaton is one for finding the regex anywhere: of `[ab][a-c]{0,20}`, it would have a state for
+every set of places at which a match may have begun. So let it begin in one place only."""
 
 
 class OutlinesEngine:
@@ -60,12 +63,17 @@ class OutlinesEngine:
 
     def accepts(self, grammar: TurnGrammar, text: str) -> bool:
         """Whether the text is exactly one legal turn. On an engine over bytes."""
-        matcher = self.start(grammar)
-        for byte in text.encode("utf-8", "replace"):
-            if matcher.done or not matcher.allows(byte):
-                return False
-            matcher.accept([byte])
-        return matcher.done or any(matcher.allows(token) for token in self.tokens.eog)
+        return accepts_bytes(self.start(grammar), self.tokens.eog, text)
+
+    def check(self, grammar: TurnGrammar) -> None:
+        """Compile the grammar and index every slot, which otherwise happens when a turn gets there.
+
+        Raises:
+            GrammarError: it isn't a grammar of slots, or outlines can't index a slot.
+        """
+        self.start(grammar)
+        for regex in regexes(read(grammar.text)):
+            self.tokens.automaton(regex)
 
     def start(self, grammar: TurnGrammar) -> SlotMatcher:
         turns = self._compiled(grammar)
@@ -119,15 +127,15 @@ class IndexedTokens:
     ) -> None:
         self.size = len(pieces)
         self.eog = eog
-        self.pieces = [b"" if _END in piece else piece for piece in pieces]
+        self.pieces = [b"" if _EDGE in piece else piece for piece in pieces]
         self._encode = encode
         self._ids: dict[bytes, list[int]] = {}
         for token, piece in enumerate(self.pieces):
             if piece:
                 self._ids.setdefault(piece, []).append(token)
         self._longest = max(map(len, self._ids), default=0)
-        # Two tokens that the model doesn't have: outlines' own end of generation, and our end of a slot.
-        self._vocabulary = Vocabulary(self.size, {**self._ids, _END: [self.size + 1]})
+        # Two tokens that the model doesn't have: outlines' own end of generation, and our edge of a slot.
+        self._vocabulary = Vocabulary(self.size, {**self._ids, _EDGE: [self.size + 1]})
         self.automaton = functools.lru_cache(maxsize=256)(self._automaton)
         self.counter = functools.lru_cache(maxsize=64)(self._counter)
         self.canonical = functools.lru_cache(maxsize=4096)(self._canonical)
@@ -138,7 +146,7 @@ class IndexedTokens:
 
     def _automaton(self, regex: str) -> IndexedRegex:
         try:
-            return IndexedRegex(self.size, Index(f"(?:{regex}){_END.decode()}", self._vocabulary))
+            return IndexedRegex(self.size, Index(_between_edges(regex), self._vocabulary))
         except ValueError as error:
             raise GrammarError(f"outlines can't index the regex {regex!r}: {error}") from error
 
@@ -170,13 +178,19 @@ class IndexedTokens:
         return tuple(tokens)
 
 
+def _between_edges(regex: str) -> str:
+    return f"{_EDGE.decode()}(?:{regex}){_EDGE.decode()}"
+
+
 class IndexedRegex:
     """One regex over a vocabulary."""
 
     def __init__(self, size: int, index: Index) -> None:
         self._size = size
         self._index = index
-        self.start: int = index.get_initial_state()
+        start = self.next(index.get_initial_state(), size + 1)
+        assert start is not None
+        self.start = start
         self.mask = functools.lru_cache(maxsize=64)(self._mask)
 
     def next(self, state: int, token: int) -> int | None:

@@ -97,7 +97,7 @@ def _json_schema(schema: JsonSchema) -> AnswerType:
         ) from error
     if (out := outward(schema)) is not None:
         raise UsageError(f"the answer's JSON Schema can't be checked{_path(out[0])}: {out[1]}")
-    validator = Validator(schema)
+    validator = Validator(schema, formats=True)
 
     def convert(value: Any) -> Any:
         if (error := validator.problem(value)) is not None:

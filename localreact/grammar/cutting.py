@@ -7,19 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from localreact.grammar.arguments import bracket_argument
+from localreact.grammar.automata import is_little, written_out
 from localreact.grammar.characters import STRING_CHARACTER
-from localreact.grammar.nodes import NOTHING, seq
 from localreact.grammar.regexes import regex_of
 from localreact.grammar.rules import Alt, Chars, Node, Ref, Repeat, Seq, Text
 from localreact.grammar.schema_rules import SchemaRules
 from localreact.grammar.slots import Choice, Counted, Loop, Pattern, Slots, chain, written
-from localreact.types import JsonSchema, TurnSpec
+from localreact.types import JsonSchema
 
 MAX_COST = 1500
 """What a regex slot may cost: about the states of its automaton, each weighed by how many tokens leave it.
 At a vocabulary of 49k this much is 0.1 to 0.3 s to build; what costs more is cut smaller."""
-
-_FAR = 6  # counts beyond are followed far
 
 _WIDE = 200  # what a character out of thousands weighs
 
@@ -131,7 +129,8 @@ class Cutter:
     def _small(self, node: Node) -> bool:
         """Whether a regex slot is right for it: regular, cheap, and without literals worth forcing."""
         cost = self._cost(node)
-        return cost is not None and cost <= MAX_COST and not self._literals(node)
+        cheap = cost is not None and cost <= MAX_COST
+        return cheap and not self._literals(node) and is_little(written_out(node, self.rules))
 
     def _cost(self, node: Node) -> int | None:
         """None where a rule refers to itself."""
@@ -145,17 +144,9 @@ class Cutter:
                     self._costs[name] = None
                     self._costs[name] = self._cost(self.rules[name])
                 return self._costs[name]
-            case Seq(parts):
+            case Seq(parts) | Alt(parts):
                 costs = [self._cost(part) for part in parts]
                 return None if None in costs else sum(cost for cost in costs if cost is not None)
-            case Alt(parts):
-                costs = [self._cost(part) for part in parts]
-                if None in costs:
-                    return None
-                # outlines minimises the automaton first, which takes time exponential in how far counted
-                # alternatives run side by side: 20 s for the integers up to 2**53.
-                counted = max(1, sum(_counts_far(part) for part in parts))
-                return counted**3 * sum(cost for cost in costs if cost is not None)
             case Repeat(part, least, most):
                 cost = self._cost(part)
                 return None if cost is None else cost * max(least, most or 1)
@@ -175,15 +166,6 @@ class Cutter:
         return False
 
 
-def _counts_far(node: Node) -> bool:
-    match node:
-        case Repeat(_, least, most):
-            return max(least, most or 0) >= _FAR
-        case Seq(parts) | Alt(parts):
-            return any(map(_counts_far, parts))
-    return False
-
-
 def _is_literal(text: str) -> bool:
     """Whether a text is worth forcing: structure, or a word, rather than a part of a date or a number."""
     word = len(text) >= 4 and not text.startswith("\\") and any(map(str.isalpha, text))
@@ -198,9 +180,7 @@ class SlotWriter:
     """Writes the parts of a grammar: literals, and values of JSON Schemas, for which `definitions` writes
     what they consist of at the end of the template."""
 
-    language = "slots"
-
-    def __init__(self, spec: TurnSpec, compact: bool, markers: Sequence[str]) -> None:
+    def __init__(self, compact: bool, markers: Sequence[str]) -> None:
         self._markers = tuple(markers)
         self._schemas = SchemaRules(compact=compact, prefix="json-")
         self._cutter = Cutter(self._schemas.book.rules)
@@ -213,13 +193,10 @@ class SlotWriter:
         return self._expression(self._schemas.add(schema))
 
     def keywords(self, rule: str, parameters: Sequence[tuple[str, JsonSchema, bool]]) -> str:
-        members = [
-            (seq(Text(f"{name}="), self._schemas.add(schema)), needed) for name, schema, needed in parameters
-        ]
-        return f"{rule}: {self._expression(self._schemas.book.members(members, NOTHING))}"
+        return f"{rule}: {self._expression(self._schemas.keywords(parameters))}"
 
     def argument(self, schema: JsonSchema, least: int, most: int) -> str:
-        node = bracket_argument(schema, self._markers)
+        node = bracket_argument(schema, self._markers, least, most)
         return f"INNER{{{least},{most}}}" if node is None else self._expression(node)
 
     def _expression(self, node: Node) -> str:

@@ -15,6 +15,7 @@ from math import inf
 from typing import Any
 
 from localreact.grammar.lark import escaped
+from localreact.grammar.merging import same
 from localreact.grammar.validation import Validator
 from localreact.types import JsonSchema, ToolSpec
 
@@ -75,7 +76,7 @@ def _other_values(schema: Any, value: Any) -> list[JsonSchema]:
     if not isinstance(schema, Mapping) or schema.keys() & {"const", "anyOf", "oneOf", "allOf", "$ref"}:
         return []
     if "enum" in schema:
-        left = [each for each in schema["enum"] if not _same(each, value)]
+        left = [each for each in schema["enum"] if not same(each, value)]
         return [{**schema, "enum": left}] if left else []
     match schema.get("type"):
         case "boolean":
@@ -113,7 +114,8 @@ def _with_pattern(schema: Any, argument_max: int) -> Any:
 
 
 def other_strings(texts: Set[str], least: int, most: int) -> str:
-    """A regex for every string of `least` (0 or 1) to `most` characters but these."""
+    """A regex for every string of `least` (0 or 1) to `most` characters but these. (Some that hold NUL are
+    left out with them.)"""
     ended = {text for text in texts if len(text) <= _LONGEST}
     cut = {text[:_LONGEST] for text in texts - ended}
     following: dict[str, set[str]] = {"": set()}
@@ -128,11 +130,9 @@ def other_strings(texts: Set[str], least: int, most: int) -> str:
         if begun not in ended and least <= len(begun) <= most:
             options.append(escaped(begun))
         if len(begun) < most:
-            other = f"[^{escaped(sorted(characters))}]" if characters else r"[\s\S]"
+            # llguidance takes escaped quotes and backslashes for a set that holds every control character, so
+            # one that is to be without them goes without NUL too.
+            no_others = sorted({*characters, *("\0" * (not characters.isdisjoint('"\\')))})
+            other = f"[^{escaped(no_others)}]" if characters else r"[\s\S]"
             options.append(f"{escaped(begun)}{other}[\\s\\S]{{0,{most - len(begun) - 1}}}")
     return "|".join(options)
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Equality as JSON Schema has it: true isn't 1."""
-    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from localreact.types import JsonSchema
+
 _YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
 _LEAP_YEAR = (
     "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"  # (0000 is none)
@@ -45,3 +49,11 @@ FORMATS = {
     rf"(?:\?(?:{_PCHAR}|[/?])*)?(?:#(?:{_PCHAR}|[/?])*)?",
 }
 """By name; each matches from end to end."""
+
+
+def patterns_of(schema: JsonSchema) -> list[str]:
+    """The format of a string's schema, if it is one of these, and its pattern: as patterns, all of which
+    have to match."""
+    name: Any = schema.get("format")
+    found = [f"^(?:{FORMATS[name]})$"] if name in FORMATS else []
+    return [*found, schema["pattern"]] if "pattern" in schema else found

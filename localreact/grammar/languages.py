@@ -8,20 +8,16 @@ from typing import Any, Protocol, TypeAlias
 
 from localreact.errors import GrammarError
 from localreact.grammar import gbnf, lark
-from localreact.grammar.arguments import bracket_argument, values_of
+from localreact.grammar.arguments import bracket_argument, bracket_regexes
 from localreact.grammar.cutting import SlotWriter
 from localreact.grammar.marker_rules import marker_rules
 from localreact.grammar.markers import marker_words
-from localreact.grammar.nodes import NOTHING, seq
-from localreact.grammar.rules import Text
 from localreact.grammar.schema_rules import SchemaRules
 from localreact.types import JsonSchema, TurnSpec
 
 
 class Writer(Protocol):
     """Writes the parts of one grammar. `helpers` are for the template alone."""
-
-    language: str
 
     @property
     def helpers(self) -> dict[str, Any]: ...
@@ -37,14 +33,17 @@ class Writer(Protocol):
 
     def argument(self, schema: JsonSchema, least: int, most: int) -> str:
         """The right side of a rule for a bracket argument: a line without a marker or a bracket that fits
-        the schema of a string."""
+        the schema of a string, and has from `least` to `most` characters.
+
+        Raises:
+            GrammarError: nothing fits, or the schema has what this language can't hold there.
+        """
 
 
 class LarkWriter:
-    language = "lark"
-
-    def __init__(self, spec: TurnSpec, compact: bool, markers: Sequence[str]) -> None:
+    def __init__(self, compact: bool, markers: Sequence[str]) -> None:
         self._compact = compact
+        self._markers = tuple(markers)
         self.helpers: dict[str, Any] = {"markers": marker_words(markers)}
 
     def literal(self, text: str) -> str:
@@ -68,26 +67,16 @@ class LarkWriter:
         return "\n".join(lines)
 
     def argument(self, schema: JsonSchema, least: int, most: int) -> str:
-        terminal = f"/[^\\x00-\\x1f\\x7f\\]]{{{least},{most}}}/ & FREE"
-        if (values := values_of(schema)) is not None:
-            return f"{terminal} & /{'|'.join(map(lark.escaped, values))}/"
-        if "pattern" in schema:
-            return f"{terminal} & /{lark.whole(schema['pattern'])}/"
-        return terminal
+        parts = [f"/[^\\x00-\\x1f\\x7f\\]]{{{least},{most}}}/", "FREE"]
+        return " & ".join(
+            [*parts, *(f"/{regex}/" for regex in bracket_regexes(schema, self._markers, least, most))]
+        )
 
 
 class GbnfWriter:
     """Schemas become rules, which `definitions` writes at the end of the template."""
 
-    language = "gbnf"
-
-    def __init__(self, spec: TurnSpec, compact: bool, markers: Sequence[str]) -> None:
-        longest = max(spec.thought_max, spec.argument_max, spec.answer_max)
-        if longest > gbnf.MOST_COUNTED:
-            raise GrammarError(
-                f"GBNF can't bound a string at {longest:,} characters: it counts to {gbnf.MOST_COUNTED:,}",
-                "Ask for lower bounds, or use the engine llguidance.",
-            )
+    def __init__(self, compact: bool, markers: Sequence[str]) -> None:
         self._schemas = SchemaRules(compact=compact, most_counted=gbnf.MOST_COUNTED, prefix="json-")
         self._markers = tuple(markers)
         self._free: dict[str, str] = {}
@@ -100,20 +89,16 @@ class GbnfWriter:
         return gbnf.expression(self._schemas.add(schema))
 
     def keywords(self, rule: str, parameters: Sequence[tuple[str, JsonSchema, bool]]) -> str:
-        book = self._schemas.book
-        members = [
-            (seq(Text(f"{name}="), self._schemas.add(schema)), needed) for name, schema, needed in parameters
-        ]
-        return f"{rule} ::= {gbnf.expression(book.members(members, NOTHING))}"
+        return f"{rule} ::= {gbnf.expression(self._schemas.keywords(parameters))}"
 
     def argument(self, schema: JsonSchema, least: int, most: int) -> str:
         """Its length is counted by the engine."""
-        node = bracket_argument(schema, self._markers)
-        return self._free_text("inner", "]") if node is None else gbnf.expression(node)
+        node = bracket_argument(schema, self._markers, least, most)
+        return f"{self._free_text('inner', ']')}-blank" if node is None else gbnf.expression(node)
 
     def _free_text(self, name: str, without: str = "") -> str:
-        """The name of a rule for text without a marker, and without some characters. A whole line doesn't
-        begin with a blank, so that something is left of it when it is read."""
+        """The name of a rule for text without a marker, and without some characters, that doesn't begin with
+        a blank; NAME-blank may."""
         self._free[name] = _marker_definitions(name, without, self._markers)
         return name
 
@@ -123,7 +108,7 @@ class GbnfWriter:
 
 @functools.lru_cache(maxsize=64)
 def _marker_definitions(name: str, without: str, markers: tuple[str, ...]) -> str:
-    return gbnf.definitions(marker_rules(name, without, markers, first_blank=bool(without)))
+    return gbnf.definitions(marker_rules(name, without, markers))
 
 
 AnyWriter: TypeAlias = LarkWriter | GbnfWriter | SlotWriter
@@ -139,4 +124,10 @@ def writer(
     """
     if language not in WRITERS:
         raise GrammarError(f"the {protocol} protocol can't be written in {language!r}")
-    return WRITERS[language](spec, compact, markers)
+    longest = max(spec.thought_max, spec.argument_max, spec.answer_max)
+    if language == "gbnf" and longest > gbnf.MOST_COUNTED:
+        raise GrammarError(
+            f"GBNF can't bound a string at {longest:,} characters: it counts to {gbnf.MOST_COUNTED:,}",
+            "Ask for lower bounds, or use the engine llguidance.",
+        )
+    return WRITERS[language](compact, markers)

@@ -6,13 +6,13 @@ Source of the dialect: docs/syntax.md and docs/json_schema.md in guidance-ai/llg
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from localreact.errors import GrammarError
+from localreact.grammar import patterns
+from localreact.grammar.formats import patterns_of
 from localreact.types import JsonSchema, ToolSpec, TurnSpec
-
-_ONE_GROUP = re.compile(r"\((?:[^()\\]|\\.)*\)", re.S)
 
 
 def literal(text: str) -> str:
@@ -27,21 +27,6 @@ def escaped(text: Iterable[str]) -> str:
     )
 
 
-def whole(pattern: str) -> str:
-    """A JSON Schema pattern, which matches anywhere unless it is anchored, as a regex for a whole text, to
-    stand inside `/…/`. Alternatives with anchors of their own are left to validation: anything matches."""
-    inner = pattern.removeprefix("^")
-    if not inner.endswith("\\$"):
-        inner = inner.removesuffix("$")
-    anchored = len(pattern) - len(inner)
-    if anchored and "|" in inner and not _ONE_GROUP.fullmatch(inner):
-        return "(?s:.*)"
-    before = "" if pattern.startswith("^") else "(?s:.*)"
-    after = "" if pattern.endswith("$") and not inner.endswith("$") else "(?s:.*)"
-    slashes = re.sub(r"(?<!\\)/", r"\/", inner)
-    return f"{before}(?:{slashes}){after}"
-
-
 def json_rule(schema: JsonSchema, *, compact: bool = False) -> str:
     """A `%json` rule for values of the schema, with the one spacing that our turns have."""
     spacing = {
@@ -52,20 +37,22 @@ def json_rule(schema: JsonSchema, *, compact: bool = False) -> str:
     return "%json " + json.dumps({**schema, "x-guidance": spacing}, ensure_ascii=False)
 
 
-def bounded(schema: JsonSchema, max_length: int) -> dict[str, Any]:
+def bounded(schema: JsonSchema, max_length: int, language: str = "lark") -> dict[str, Any]:
     """The schema with `maxLength` on every string that it leaves open, and without properties that it
-    doesn't name: a model can't choose those well, and the grammar would let it name one twice.
+    doesn't name, unless it asks for some: a model can't choose those well, and the grammar would let it name
+    one twice.
 
     Where schemas are combined (`allOf`, or a reference beside properties), what one part doesn't name
-    another may, and objects stay as they are.
+    another may, and objects stay as they are. What stays open too are the strings inside a value of any type
+    and, where the language has no "and", those with a pattern in which several parts may grow.
     """
-    bounds: dict[str, Any] = _bounded(schema, max_length, close=not _combines(schema))
+    bounds: dict[str, Any] = _bounded(schema, max_length, language, close=not _combines(schema))
     return bounds
 
 
-def parameters(tool: ToolSpec, spec: TurnSpec) -> list[tuple[str, dict[str, Any], bool]]:
+def parameters(tool: ToolSpec, spec: TurnSpec, language: str) -> list[tuple[str, dict[str, Any], bool]]:
     """A tool's parameters one by one: names, bounded schemas, and whether each is needed."""
-    schema = bounded(tool.parameters, spec.argument_max)
+    schema = bounded(tool.parameters, spec.argument_max, language)
     shared: dict[str, Any] = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     required = schema.get("required", ())
     return [
@@ -73,27 +60,48 @@ def parameters(tool: ToolSpec, spec: TurnSpec) -> list[tuple[str, dict[str, Any]
     ]
 
 
-def _bounded(schema: Any, max_length: int, close: bool) -> Any:
+def _bounded(schema: Any, max_length: int, language: str, close: bool) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     result = dict(schema)
     for key in ("properties", "$defs", "definitions", "patternProperties"):
         if key in result:
-            result[key] = {name: _bounded(each, max_length, close) for name, each in result[key].items()}
+            result[key] = {
+                name: _bounded(each, max_length, language, close) for name, each in result[key].items()
+            }
     for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
         if key in result:
-            result[key] = [_bounded(each, max_length, close) for each in result[key]]
+            result[key] = [_bounded(each, max_length, language, close) for each in result[key]]
     for key in ("items", "additionalProperties"):
-        if key in result:
-            result[key] = _bounded(result[key], max_length, close)
-    kinds = result.get("type")
-    is_string = kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
-    if is_string and not result.keys() & {"maxLength", "enum", "const", "format", "pattern"}:
+        if result.get(key):  # an empty schema, for any further value, stays
+            result[key] = _bounded(result[key], max_length, language, close)
+    if _is_open(result, max_length, language):
         result["maxLength"] = max(max_length, result.get("minLength", 0))
     names = result.get("properties", {})
-    if close and "properties" in result and set(result.get("required", ())) <= set(names):
+    enough = set(result.get("required", ())) <= set(names) and result.get("minProperties", 0) <= len(names)
+    if close and "properties" in result and enough:
         result.setdefault("additionalProperties", False)
     return result
+
+
+_SETTLED = {"maxLength", "enum", "const", "not", "$ref", "allOf", "anyOf", "oneOf"}
+
+
+def _is_open(schema: Mapping[str, Any], max_length: int, language: str) -> bool:
+    """Whether a string that fits may have any length, and a bound of it can be held: servers have compilers
+    of their own, which may know none beside a pattern, or none without a type."""
+    kinds = schema.get("type", "object" if language == "json_schema" else "string")
+    if schema.keys() & _SETTLED or "string" not in ([kinds] if isinstance(kinds, str) else kinds):
+        return False
+    try:
+        trees = [patterns.parse(each) for each in patterns_of(schema)]
+    except GrammarError:
+        return language == "lark"
+    if not trees or language == "lark":
+        return all(patterns.lengths(tree)[1] is None for tree in trees)
+    least = schema.get("minLength", 0)
+    bounds = [patterns.limited(tree, least, max(max_length, least)) for tree in trees]
+    return language != "json_schema" and None not in bounds and bounds != trees
 
 
 def _combines(schema: Any) -> bool:

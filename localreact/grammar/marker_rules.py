@@ -7,12 +7,10 @@ marker's words have just ended, no colon is legal.
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Iterable
 
 from localreact.grammar.characters import EVERY, NO_BLANK, Ranges, complement, intersection, of, union
-from localreact.grammar.markers import DEFAULT_MARKERS
+from localreact.grammar.markers import DEFAULT_MARKERS, any_case
 from localreact.grammar.nodes import alt, seq
 from localreact.grammar.rules import Chars, Node, Ref, Repeat
 
@@ -23,19 +21,18 @@ State = frozenset[tuple[str, int]]
 """Markers of which a beginning of some length was just read."""
 
 
-def marker_rules(
-    name: str, without: str = "", markers: Iterable[str] = DEFAULT_MARKERS, first_blank: bool = True
-) -> dict[str, Node]:
+def marker_rules(name: str, without: str = "", markers: Iterable[str] = DEFAULT_MARKERS) -> dict[str, Node]:
     """Rules for text of printable characters that holds no marker, and none of the characters `without`:
-    NAME is such text, with at least one character; the first may be blank, unless that is ruled out.
+    NAME is such text that doesn't begin with a blank, so that something is left of it when it is read;
+    NAME-blank may begin so. Both have at least one character.
 
     The automaton (NAME-N) only follows what a colon ends; what comes after the last colon is free. So for
     most tokens, which hold no colon, llama.cpp has to look at one set of characters only.
     """
-    words = tuple(" ".join(marker.lower().split()) for marker in markers)
+    words = tuple(" ".join(map(_one_case, marker.split())) for marker in markers)
     letters = sorted({letter for word in words for letter in word} - {" "})
     allowed = complement(union(_CONTROL, of(without)))
-    sets = {letter: intersection(_any_case(letter), allowed) for letter in letters}
+    sets = {letter: intersection(of(any_case(letter)), allowed) for letter in letters}
     sets[" "] = of(" ")
     plain = intersection(complement(union(of(_COLONS), *sets.values())), allowed)
     no_colon, rest = Chars(intersection(complement(of(_COLONS)), allowed)), Ref(f"{name}-rest")
@@ -57,9 +54,10 @@ def marker_rules(
         return alt(options)
 
     # llama.cpp looks at the last alternative first.
-    begun = seq(no_colon if first_blank else Chars(intersection(no_colon.ranges, NO_BLANK)), rest)
+    begun = seq(Chars(intersection(no_colon.ranges, NO_BLANK)), rest)
     rules: dict[str, Node] = {
-        name: alt([Ref(f"{name}-0") if first_blank else on(start, NO_BLANK), begun]),
+        name: alt([on(start, NO_BLANK), begun]),
+        f"{name}-blank": alt([Ref(f"{name}-0"), seq(no_colon, rest)]),
         f"{name}-any": alt([Ref(f"{name}-0"), rest]),
         f"{name}-rest": Repeat(no_colon),
     }
@@ -68,6 +66,10 @@ def marker_rules(
         rules[f"{name}-{done}"] = on(list(numbers)[done])
         done += 1
     return rules
+
+
+def _one_case(word: str) -> str:
+    return "".join(any_case(letter)[0] for letter in word)
 
 
 def _after(state: State, letter: str, words: tuple[str, ...]) -> State:
@@ -79,16 +81,3 @@ def _after(state: State, letter: str, words: tuple[str, ...]) -> State:
         elif letter == " " and (length == len(word) or word[length - 1 : length] == " ") and length:
             found.add((word, length))
     return frozenset(found)
-
-
-@functools.cache
-def _any_case(letter: str) -> Ranges:
-    """The letter in any case, as Python's `re` has it (which knows more than two for some)."""
-    return of({letter, *re.findall(f"(?i:{re.escape(letter)})", _cased())})
-
-
-@functools.cache
-def _cased() -> str:
-    """All characters that have cases, by way of which one may stand for another."""
-    characters = map(chr, (*range(0xD800), *range(0xE000, 0x20000)))
-    return "".join(c for c in characters if c.lower() != c or c.upper() != c)

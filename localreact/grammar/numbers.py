@@ -1,4 +1,5 @@
-"""Numbers between bounds, digit by digit, in plain notation (no exponent).
+"""Numbers between bounds, digit by digit, in plain notation (no exponent). Without bounds an exponent is
+below 300: what no float holds is no number to the parser.
 
 Bounds are exact: integers of any size, and decimals as they are written.
 """
@@ -13,10 +14,16 @@ from localreact.grammar.rules import Chars, Node, Repeat, Text
 DIGIT = Chars(((48, 57),))
 _ZERO = Chars(((48, 48),))
 INTEGER: Node = seq(maybe(Text("-")), alt([Text("0"), seq(Chars(((49, 57),)), Repeat(DIGIT))]))
+_EXPONENT = alt(
+    [
+        seq(Text("-"), Repeat(DIGIT, 1, 3)),
+        seq(maybe(Text("+")), alt([Repeat(DIGIT, 1, 2), seq(Chars(((48, 50),)), DIGIT, DIGIT)])),
+    ]
+)
 NUMBER: Node = seq(
     INTEGER,
     maybe(seq(Text("."), Repeat(DIGIT, 1))),
-    maybe(seq(Chars(((69, 69), (101, 101))), maybe(Chars(((43, 43), (45, 45)))), Repeat(DIGIT, 1))),
+    maybe(seq(Chars(((69, 69), (101, 101))), _EXPONENT)),
 )
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 
 from localreact.errors import GrammarError
-from localreact.grammar.characters import EVERY, Ranges, complement, of, union
+from localreact.grammar.characters import EVERY, Ranges, complement, intersection, of, union
 from localreact.grammar.nodes import EMPTY, NOTHING, alt, repeat, seq
 from localreact.grammar.rules import Alt, Chars, Node, Ref, Repeat, Seq
 
@@ -34,6 +34,7 @@ _CLASSES: dict[str, Ranges] = {
 }
 _DOT = complement(of("\n\r\u2028\u2029"))
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0"}
+_SEEN_AS_ESCAPES: Ranges = ((0, 9), (11, 0x1F))
 _QUANTIFIER = re.compile(r"([*+?]|\{(\d+)(?:(,)(\d*))?\})(\??)(\+?)")
 _MAX_BRANCHES = 100
 _MAX_DEPTH = 50
@@ -120,6 +121,32 @@ def longest_count(tree: Node) -> int:
         case Repeat(part, least, most):
             return max(least, most or 0, longest_count(part))
     return 0
+
+
+def takes_escapes(pattern: str) -> bool:
+    """Whether llguidance (1.9) may take a quote or a backslash inside a JSON string, escaped, for a character
+    of the pattern that isn't either: it does so where a set holds every control character (other than a
+    newline), and alternatives may become one set."""
+    try:
+        sets = _sets(parse(pattern))
+    except GrammarError:
+        return True  # who knows
+    for escaped in map(of, '"\\'):
+        without = union(*(ranges for ranges in sets if not intersection(ranges, escaped)))
+        if not intersection(complement(without), _SEEN_AS_ESCAPES):
+            return True
+    return False
+
+
+def _sets(tree: Node) -> list[Ranges]:
+    match tree:
+        case Chars(ranges):
+            return [ranges]
+        case Seq(parts) | Alt(parts):
+            return [each for part in parts for each in _sets(part)]
+        case Repeat(part):
+            return _sets(part)
+    return []
 
 
 def _branches(tree: Node, pattern: str) -> list[tuple[Node, ...]]:

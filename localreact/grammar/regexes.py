@@ -8,22 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from localreact.errors import GrammarError
-from localreact.grammar.rules import Alt, Chars, Node, Ref, Repeat, Rules, Seq, Text
+from localreact.grammar.rules import Alt, Chars, Node, Ref, Repeat, Seq, Text
 
 _NO_RULES: Mapping[str, Node] = {}
 _SPECIAL = set("\\.+*?()|[]{}^$#&-~/ ")
 
 
-def regex(rules: Rules) -> str:
-    """A regex that matches, as a whole, exactly the texts of the rules.
+def regex_of(node: Node, rules: Mapping[str, Node] = _NO_RULES, _inside: tuple[str, ...] = ()) -> str:
+    """A regex that matches, as a whole, exactly the texts of the node, which may refer to the rules.
 
     Raises:
         GrammarError: a rule refers to itself, so that it isn't regular; or nothing fits at all.
     """
-    return regex_of(rules.start, rules.rules)
-
-
-def regex_of(node: Node, rules: Mapping[str, Node] = _NO_RULES, _inside: tuple[str, ...] = ()) -> str:
     match node:
         case Text(text):
             return "".join(map(escaped, text))

@@ -7,7 +7,6 @@ whole schema after the turn. So a relaxation costs at most a turn, and is no hol
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,13 +14,16 @@ from typing import Any
 from llguidance import LLMatcher
 
 from localreact.errors import GrammarError
+from localreact.grammar import gbnf, patterns
+from localreact.grammar.formats import FORMATS
+from localreact.grammar.lark import bounded
 from localreact.grammar.merging import never
 from localreact.grammar.rulebook import pointer_token
 from localreact.grammar.scalars import SchemaError
 from localreact.grammar.schema_rules import schema_rules
-from localreact.types import ToolSpec
+from localreact.types import JsonSchema, ToolSpec
 
-MOST_COUNTED: dict[str, int | None] = {"gbnf": 2000, "slots": None, "regex": None}
+_MOST_COUNTED = {"gbnf": gbnf.MOST_COUNTED, "slots": None, "regex": None}
 """The languages that are written from rules (`schema_rules.py`), and how far each can count."""
 
 
@@ -40,12 +42,6 @@ _ANNOTATIONS = _words(
     """title description default examples deprecated readOnly writeOnly $schema $id $comment $anchor
     contentMediaType contentEncoding"""
 )
-_FORMATS = _words("date-time time date duration email hostname ipv4 ipv6 uuid uri")
-
-# llguidance 1.9 lets an escaped quote or backslash into a class that excludes it: the pattern is kept, for
-# what it does hold, and reported.
-_EXCLUDED = re.compile(r"\[\^[^\]]*")
-_ESCAPED = re.compile(r'"|\\\\|\\x22|\\x5[cC]|\\u0022|\\u005[cC]')
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -54,14 +50,16 @@ _SINGLE = ("items", "additionalProperties")
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """A keyword that the grammar doesn't hold; arguments are checked against it after the turn."""
+    """A keyword that the grammar doesn't hold; arguments are checked against it after the turn. An answer's
+    schema is that of a tool named finish."""
 
     tool: str
     pointer: str
     keyword: str
 
     def __str__(self) -> str:
-        return f"tool {self.tool!r}: {self.keyword!r} at {self.pointer} is checked after the turn"
+        whose = "the answer" if self.tool == "finish" else f"tool {self.tool!r}"
+        return f"{whose}: {self.keyword!r} at {self.pointer} is checked after the turn"
 
 
 def enforceable(tool: ToolSpec, language: str = "lark") -> tuple[ToolSpec, list[Relaxation]]:
@@ -75,7 +73,7 @@ def enforceable(tool: ToolSpec, language: str = "lark") -> tuple[ToolSpec, list[
         return _enforceable_by_llguidance(tool)
     _check_finite(tool.name, tool.parameters)
     try:
-        _, left_out = schema_rules(tool.parameters, most_counted=MOST_COUNTED[language])
+        _, left_out = schema_rules(_compiled(tool.parameters, language), most_counted=_MOST_COUNTED[language])
     except SchemaError as error:
         raise _not_enforceable(tool.name, error.pointer, error.why) from error
     return tool, [Relaxation(tool.name, pointer, keyword) for pointer, keyword in left_out]
@@ -101,7 +99,7 @@ def _enforceable_by_llguidance(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxatio
             return schema
         kept: dict[str, Any] = {}
         for key, value in schema.items():
-            unknown_format = key == "format" and value not in _FORMATS
+            unknown_format = key == "format" and value not in FORMATS
             if key in _ANNOTATIONS:
                 continue
             if key not in _ENFORCED or unknown_format:
@@ -117,7 +115,9 @@ def _enforceable_by_llguidance(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxatio
                 kept[key] = relax(value, f"{pointer}/{key}")
             else:
                 kept[key] = value
-            if key == "pattern" and any(map(_ESCAPED.search, _EXCLUDED.findall(str(value)))):
+            if (key == "pattern" and patterns.takes_escapes(value)) or (
+                key == "patternProperties" and any(map(patterns.takes_escapes, value))
+            ):
                 left_out.append(Relaxation(tool.name, pointer or "/", key))
         if "oneOf" in kept and problem({**_defs(tool.parameters), **kept}):
             kept["anyOf"] = kept.pop("oneOf")
@@ -126,9 +126,14 @@ def _enforceable_by_llguidance(tool: ToolSpec) -> tuple[ToolSpec, list[Relaxatio
 
     _check_finite(tool.name, tool.parameters)
     parameters = relax(tool.parameters, "")
-    if problem(parameters):
-        raise _not_enforceable(tool.name, *_blame(parameters))
+    if problem(compiled := _compiled(parameters, "lark")):
+        raise _not_enforceable(tool.name, *_blame(compiled))
     return replace(tool, parameters=parameters), left_out
+
+
+def _compiled(schema: JsonSchema, language: str) -> dict[str, Any]:
+    """The schema as a turn's grammar has it; no bound of strings changes whether it can be compiled."""
+    return bounded(schema, 1000, language)
 
 
 def _not_enforceable(tool: str, pointer: str, why: str) -> GrammarError:

@@ -92,6 +92,11 @@ class SchemaRules:
             raise SchemaError("", "no value fits")
         return node
 
+    def keywords(self, parameters: Sequence[tuple[str, JsonSchema, bool]]) -> Node:
+        """Keyword arguments in their order: names, schemas, and whether each is needed."""
+        members = [(seq(Text(f"{name}="), self.add(schema)), needed) for name, schema, needed in parameters]
+        return self.book.members(members, NOTHING)
+
     # --- any schema
 
     def _value(self, schema: Any, at: str, within: tuple[str, ...] = ()) -> Node:
@@ -103,7 +108,7 @@ class SchemaRules:
             return self.book.anything()
         if not isinstance(schema, Mapping):
             raise SchemaError(at, f"{schema!r} is no schema")
-        self._note_unknown(schema, at)
+        self._look_at(schema, at)
         telling = schema.keys() & (_PLAIN | _COMBINING)
         if telling == {"$ref"}:
             return self._reference(schema["$ref"], at, within)
@@ -150,7 +155,7 @@ class SchemaRules:
             return []
         if not isinstance(schema, Mapping):
             return [{}]
-        self._note_unknown(schema, at)
+        self._look_at(schema, at)
         found: list[Plain] = [{key: value for key, value in schema.items() if key in _PLAIN}]
         parts: list[list[Plain]] = []
         for index, part in enumerate(schema.get("allOf", ())):
@@ -185,9 +190,12 @@ class SchemaRules:
         except LookupError as error:
             raise SchemaError(at, str(error.args[0])) from None
 
-    def _note_unknown(self, schema: JsonSchema, at: str) -> None:
+    def _look_at(self, schema: JsonSchema, at: str) -> None:
+        """Report what is unknown, and check what merging will match names with."""
         for key in schema.keys() - _PLAIN - _COMBINING - _SILENT:
             self._leave_out(at, key)
+        for pattern in schema.get("patternProperties", ()):
+            self._scalars.pattern(pattern, f"{at}/patternProperties/{pointer_token(pattern)}", report=False)
 
     def _leave_out(self, at: str, keyword: str) -> None:
         self.left_out[(at or "/", keyword)] = None
@@ -277,8 +285,6 @@ class SchemaRules:
         required = schema.get("required", ())
         by_pattern: dict[str, Any] = dict(schema.get("patternProperties", {}))
         further: Any = schema.get("additionalProperties", True)
-        for pattern in by_pattern:
-            self._scalars.pattern(pattern, f"{at}/patternProperties/{pointer_token(pattern)}", report=False)
         for name in required:
             if name not in declared:
                 matched = any(found(pattern, name) for pattern in by_pattern)

@@ -216,3 +216,19 @@ def _references(node: Slots) -> Iterable[str]:
                 yield from _references(part)
         case Loop(part):
             yield from _references(part)
+
+
+def regexes(rules: Mapping[str, Slots]) -> list[str]:
+    """The regexes of all slots, each once."""
+    return list(dict.fromkeys(regex for node in rules.values() for regex in _regexes(node)))
+
+
+def _regexes(node: Slots) -> Iterable[str]:
+    match node:
+        case Pattern(regex) | Counted(regex):
+            yield regex
+        case Chain(parts) | Choice(parts):
+            for part in parts:
+                yield from _regexes(part)
+        case Loop(part):
+            yield from _regexes(part)

@@ -169,7 +169,8 @@ def mark_truncated(turn: Turn, spec: TurnSpec) -> Turn:
         reached = tuple(path for path, text in _strings(turn.arguments, "") if len(text) == spec.argument_max)
     else:
         fields = {"answer": turn.answer if turn.value is None else turn.value, "missing": turn.missing}
-        reached = tuple(path[1:] for path, text in _strings(fields, "") if len(text) == spec.answer_max)
+        most = spec.answer_max - turn.stripped
+        reached = tuple(path[1:] for path, text in _strings(fields, "") if len(text) == most)
     return replace(turn, truncated=reached)
 
 
@@ -184,11 +185,11 @@ def _strings(value: Any, path: str) -> Iterable[tuple[str, str]]:
             yield from _strings(each, f"{path}/{index}")
 
 
-def answer_schema(spec: TurnSpec) -> dict[str, Any]:
-    """What the answer is as JSON, every string bounded."""
+def answer_schema(spec: TurnSpec, language: str) -> dict[str, Any]:
+    """What the answer is as JSON, strings bounded."""
     if spec.answer_schema is None:
         return {"type": "string", "minLength": 1, "maxLength": spec.answer_max}
-    return lark.bounded(spec.answer_schema, spec.answer_max)
+    return lark.bounded(spec.answer_schema, spec.answer_max, language)
 
 
 def answered(thought: str, value: Any) -> Finish:

@@ -13,12 +13,14 @@ import re
 from collections.abc import Sequence
 
 from localreact.errors import GrammarError, ProtocolError
+from localreact.grammar.rulebook import pointer_token
 from localreact.protocols.base import Field
-from localreact.protocols.lines import LineProtocol, argument_of, one_line
+from localreact.protocols.lines import LineProtocol, argument_of, check_flat, one_line, uncallable
 from localreact.types import Finish, LineBound, ToolCall, ToolSpec, Turn, TurnSpec
 
 _ACTION = re.compile(r"Action:[ \t]*([^\[\n]*?)[ \t]*\[([^\]\n]+)\]")
 _INSUFFICIENT = re.compile(r"insufficient[ ]*[:：][ ]*", re.I)
+_COMBINING = {"$ref", "allOf", "anyOf", "oneOf"}
 _NO_ACTION = "after the thought comes one action, such as search[…], and no more"
 
 
@@ -31,12 +33,13 @@ class BracketProtocol(LineProtocol):
 
     def check(self, spec: TurnSpec) -> None:
         for tool in spec.tools:
-            if _parameter(tool) is None:
-                raise GrammarError(
-                    f"tool {tool.name!r} can't be called in the bracket protocol at /properties: "
-                    "it takes exactly one string",
-                    "Use the json, text or call protocol, or leave the tool out.",
-                )
+            if (name := _parameter(tool)) is None:
+                raise uncallable(tool, "bracket", "properties", "it takes exactly one string")
+            check_flat(tool, "bracket")
+            combined = sorted(tool.parameters["properties"][name].keys() & _COMBINING)
+            if combined:
+                pointer = f"properties/{pointer_token(name)}/{combined[0]}"
+                raise uncallable(tool, "bracket", pointer, "a string's own keywords are all that is held")
         if spec.answer_schema is not None:
             raise GrammarError(
                 "an answer with a schema can't be written in the bracket protocol",
@@ -63,16 +66,21 @@ class BracketProtocol(LineProtocol):
         return f"Action: finish[{_inner(finish.answer)}]"
 
     def read_action(self, thought: str, action: str, tools: Sequence[ToolSpec], structured: bool) -> Turn:
-        if not (found := _ACTION.fullmatch(action)):
+        if not (found := _ACTION.fullmatch(action.rstrip())):
             raise ProtocolError(_NO_ACTION)
         name, inner = found[1], found[2]
-        if name == "finish" and (start := _INSUFFICIENT.match(inner)):
-            return Finish(thought, missing=self.without_marker(inner[start.end() :]))
-        inner = self.without_marker(inner)
         if name == "finish":
-            return Finish(thought, answer=inner)
+            return self._ending(thought, inner)
+        inner = self.without_marker(inner)
         parameter = next((_parameter(tool) for tool in tools if tool.name == name), None)
         return ToolCall(thought, name, {parameter or "input": inner})
+
+    def _ending(self, thought: str, inner: str) -> Finish:
+        start = _INSUFFICIENT.match(inner)
+        text = self.without_marker(inner[start.end() :] if start else inner)
+        if not text.strip():
+            raise ProtocolError("finish takes an answer, or insufficient: and what is missing")
+        return Finish(thought, missing=text) if start else Finish(thought, answer=text)
 
     def action_end(self, action: str) -> int:
         if not (found := _ACTION.match(action)):

@@ -14,9 +14,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from localreact.errors import GrammarError, ProtocolError
+from localreact.errors import ProtocolError
+from localreact.grammar.rulebook import pointer_token
 from localreact.protocols.base import Field, answered
-from localreact.protocols.lines import LineProtocol
+from localreact.protocols.lines import LineProtocol, check_flat, uncallable
 from localreact.protocols.strict_json import load_beginning, load_value, raw_controls
 from localreact.types import Finish, ToolCall, ToolSpec, Turn, TurnSpec
 
@@ -33,11 +34,8 @@ class CallProtocol(LineProtocol):
         for tool in spec.tools:
             for name, each in tool.parameters.get("properties", {}).items():
                 if not re.fullmatch(r"[^\W\d]\w*", name) or not isinstance(each, dict):
-                    raise GrammarError(
-                        f"tool {tool.name!r} can't be called in the call protocol: /properties/{name} is "
-                        "no keyword",
-                        "Use the json or text protocol, or leave the tool out.",
-                    )
+                    raise uncallable(tool, "call", f"properties/{pointer_token(name)}", "it is no keyword")
+            check_flat(tool, "call")
 
     def write_call(self, call: ToolCall) -> str:
         given = ", ".join(f"{name}={_dumps(value)}" for name, value in call.arguments.items())

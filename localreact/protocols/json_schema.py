@@ -38,10 +38,10 @@ def turn_schema(
         parameters = tool.parameters
         if any(name == tool.name for name, _ in spec.excluded):
             parameters = _portable(parameters)
-        arguments = bounded(parameters, spec.argument_max)
+        arguments = bounded(parameters, spec.argument_max, "json_schema")
         turns.append(call_fields(thought, tool.name, _inline(arguments, f"arguments_{number}", definitions)))
     if spec.answer:
-        answer = _inline(answer_schema(spec), "answer", definitions)
+        answer = _inline(answer_schema(spec, "json_schema"), "answer", definitions)
         turns.append(finish_fields(thought, {"answer": answer}))
     if spec.insufficient:
         missing = _string(1, spec.answer_max)

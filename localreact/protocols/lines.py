@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
-from localreact.errors import ProtocolError, UsageError
+from localreact.errors import GrammarError, ProtocolError, UsageError
 from localreact.grammar import quotes
-from localreact.grammar.languages import writer
+from localreact.grammar.languages import AnyWriter, writer
 from localreact.grammar.lark import bounded, parameters
 from localreact.grammar.markers import DEFAULT_MARKERS, OWN_MARKERS, marker_pattern
+from localreact.grammar.rulebook import pointer_token
+from localreact.grammar.schema import subschemas
 from localreact.grammar.templates import template
 from localreact.grammar.whole import turn_regex
 from localreact.protocols.base import Field, TurnReader, answer_schema, check_citations, turn_rules
@@ -104,13 +106,13 @@ class LineProtocol(ABC):
             turns=turn_rules(spec),
             literal=parts.literal,
             json=parts.json,
-            bounded=bounded,
-            answer=answer_schema(spec),
+            bounded=partial(bounded, language=language),
+            answer=answer_schema(spec, language),
             stretch=quotes.stretch,
             comma=", ",
             head='{{"step": {}, "quote": "'.format,
-            keywords=lambda rule, tool: parts.keywords(rule, parameters(tool, spec)),
-            argument=lambda tool: parts.argument(*argument_of(tool, spec)),
+            keywords=lambda rule, tool: parts.keywords(rule, parameters(tool, spec, language)),
+            argument=lambda tool: _argument(parts, tool, spec),
             **parts.helpers,
         )
         # The other languages count the characters of these lines themselves.
@@ -119,7 +121,7 @@ class LineProtocol(ABC):
     def parse(self, text: str, tools: Sequence[ToolSpec] = (), structured: bool = False) -> Turn:
         found = _split(text)
         thought = self.without_marker(found[1].strip())
-        return self.read_action(thought, found[2].rstrip(), tools, structured)
+        return self.read_action(thought, found[2], tools, structured)
 
     def turn_end(self, text: str) -> int:
         found = _split(text)
@@ -197,4 +199,52 @@ def one_line(text: str) -> str:
 def argument_of(tool: ToolSpec, spec: TurnSpec) -> tuple[Mapping[str, Any], int, int]:
     """The schema of a tool's argument, and how many characters it has: at least, and at most."""
     schema: Mapping[str, Any] = next(iter(tool.parameters["properties"].values()))
-    return schema, max(1, schema.get("minLength", 1)), schema.get("maxLength", spec.argument_max)
+    least = max(1, schema.get("minLength", 1))
+    return schema, least, schema.get("maxLength", max(least, spec.argument_max))
+
+
+def _argument(parts: AnyWriter, tool: ToolSpec, spec: TurnSpec) -> str:
+    """
+    Raises:
+        GrammarError: it can't be written; the message names the tool and a JSON pointer.
+    """
+    try:
+        return parts.argument(*argument_of(tool, spec))
+    except GrammarError as error:
+        (name,) = tool.parameters["properties"]
+        raise uncallable(tool, "bracket", f"properties/{pointer_token(name)}", error.message) from error
+
+
+_SHAPES = ("$ref", "allOf", "anyOf", "oneOf", "enum", "const", "patternProperties")
+
+
+def check_flat(tool: ToolSpec, protocol: str) -> None:
+    """
+    Raises:
+        GrammarError: not all that is said of a tool's arguments stands in the schemas of its properties, one
+            by one, which is all that some protocols look at.
+    """
+    schema = tool.parameters
+    names, required = schema.get("properties", {}), schema.get("required", ())
+    for key in _SHAPES:
+        if key in schema:
+            raise uncallable(tool, protocol, key, "its arguments aren't told apart by their names")
+    if missing := [name for name in required if name not in names]:
+        raise uncallable(tool, protocol, "required", f"{missing[0]!r} is no property of its schema")
+    if schema.get("minProperties", 0) > len(required):
+        raise uncallable(tool, protocol, "minProperties", "arguments aren't counted")
+    if schema.get("maxProperties", len(names)) < len(names):
+        raise uncallable(tool, protocol, "maxProperties", "arguments aren't counted")
+    for pointer, each in subschemas(schema):
+        reference = str(each.get("$ref", "#/$defs/"))
+        if not reference.startswith(("#/$defs/", "#/definitions/")):
+            why = f"the reference {reference!r} doesn't lead to a definition"
+            raise uncallable(tool, protocol, f"{pointer}/$ref".lstrip("/"), why)
+
+
+def uncallable(tool: ToolSpec, protocol: str, pointer: str, why: str) -> GrammarError:
+    others = "json or text" if protocol == "call" else "json, text or call"
+    return GrammarError(
+        f"tool {tool.name!r} can't be called in the {protocol} protocol at /{pointer}: {why}",
+        f"Use the {others} protocol, or leave the tool out.",
+    )

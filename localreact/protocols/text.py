@@ -28,7 +28,7 @@ from localreact.types import Finish, LineBound, ToolCall, ToolSpec, Turn, TurnSp
 _CALL = re.compile(r"Action:[ \t]*([^\n]*?)[ \t]*\nAction Input:(.*)", re.S)
 _EVIDENCE = re.compile(r"Evidence:[ \t]*")
 _LINE_END = re.compile(r"[ \t]*\n")
-_ENDING = re.compile(r"(Final Answer|Insufficient):[ \t]*([^\n]+)")
+_ENDING = re.compile(r"(Final Answer|Insufficient):[ \t]*([^\n]+)\s*")
 _NO_ACTION = "after the thought comes an action and its input, or a final answer, and no more"
 
 
@@ -66,7 +66,7 @@ class TextProtocol(LineProtocol):
         if evidence := _EVIDENCE.match(action):
             ending = _answer_after(action, load_value(action, evidence.end())[1])
         if found := _ENDING.match(action, ending):
-            return found.end()
+            return found.end(2)
         raise ProtocolError(_NO_ACTION)
 
     def read_beginning(self, action: str) -> dict[Field, str]:
@@ -102,7 +102,10 @@ class TextProtocol(LineProtocol):
                 raise ProtocolError("nothing may follow the answer")
             return answered(thought, value)
         text = self.without_marker(found[2].strip())
-        return Finish(thought, missing=text) if found[1] == "Insufficient" else Finish(thought, answer=text)
+        stripped = len(found[2]) - len(text)
+        if found[1] == "Insufficient":
+            return Finish(thought, missing=text, stripped=stripped)
+        return Finish(thought, answer=text, stripped=stripped)
 
 
 def _answer_after(action: str, end: int) -> int:

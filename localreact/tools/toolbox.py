@@ -18,7 +18,7 @@ from localreact.tools.execution import Abandoned, Call, Gone, Waiting
 from localreact.tools.results import as_text, materialised
 from localreact.types import Observation, ToolCall, ToolSpec
 
-RESERVED = ("finish",)
+RESERVED = ("finish",)  # in any case: the call protocol ends with Finish(…)
 _NAME = re.compile(r"[\w.-]{1,64}")
 TIMEOUT = 60.0  # seconds
 LEAST_DESCRIPTION = 12  # characters
@@ -47,7 +47,7 @@ class Toolbox:
             schema["properties"] = {}  # a tool without parameters, as people write it
         if name in self._tools:
             raise ToolDefinitionError(f"two tools are named {name!r}", "Rename one: @tool(name=…).")
-        if name in RESERVED or not _NAME.fullmatch(name):
+        if name.lower() in RESERVED or not _NAME.fullmatch(name):
             raise ToolDefinitionError(
                 f"a tool can't be named {name!r}",
                 "Names are 1 to 64 letters, digits, '_', '-' or '.', and 'finish' is taken.",

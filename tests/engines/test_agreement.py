@@ -12,6 +12,7 @@ from localreact.decoding.model import Model
 from localreact.engines.gbnf import GbnfEngine
 from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.engines.outlines import OutlinesEngine
+from localreact.errors import ProtocolError
 from localreact.grammar.lark import bounded
 from localreact.grammar.schema import enforceable
 from localreact.protocols import JsonProtocol, protocol
@@ -80,3 +81,19 @@ def test_no_line_is_blank(gbnf: GbnfEngine, name: str, line: str, blank: str) ->
         assert LLGUIDANCE.accepts(written.grammar(spec, "lark"), each) == legal
         assert takes(gbnf, written.grammar(spec, "gbnf"), each) == legal
         assert OUTLINES.accepts(written.grammar(spec, "slots"), each) == legal
+
+
+@pytest.mark.parametrize("blank", [" ", "  ", "\u00a0", "\u3000 "])
+@pytest.mark.parametrize("ending", ["finish[{}]", "finish[insufficient: {}]"])
+def test_no_ending_in_brackets_is_blank(gbnf: GbnfEngine, ending: str, blank: str) -> None:
+    written, spec = protocol("bracket"), TurnSpec(insufficient=True)
+    for inner, legal in (("12 ", True), (blank, False)):
+        text = f"Thought: I look around.\nAction: {ending.format(inner)}"
+        assert LLGUIDANCE.accepts(written.grammar(spec, "lark"), text) == legal
+        assert takes(gbnf, written.grammar(spec, "gbnf"), text) == legal
+        assert OUTLINES.accepts(written.grammar(spec, "slots"), text) == legal
+        if legal:
+            assert written.parse(text)
+        else:
+            with pytest.raises(ProtocolError):
+                written.parse(text)

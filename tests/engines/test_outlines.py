@@ -109,12 +109,30 @@ def test_schemas_accept_what_their_rules_accept(schema: Any, value: Any, at: int
         assert BYTES.accepts(turns, each) == recogniser.accepts(each)
 
 
+@pytest.mark.parametrize(
+    ("string", "good", "bad"),
+    [
+        ({"format": "hostname"}, ["a", "a.b", "a-b.example.org"], ["a-", "-a", "a..b", ""]),
+        ({"pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}, ["a", "a-b", "a" * 63], ["a-", "a" * 64]),
+        ({"pattern": "[ab][a-c]{0,40}x"}, ["zzax", f"ab{'c' * 39}x"], ["x", f"ab{'c' * 41}x"]),
+        ({"pattern": "^([ab][a-c]{1,20}){1,5}$"}, ["ac", f"a{'c' * 20}ac"], ["a", f"a{'c' * 21}"]),
+    ],
+)
+def test_a_far_count_beside_characters_that_it_may_count_too(
+    string: dict[str, Any], good: list[str], bad: list[str]
+) -> None:
+    grammar = of_rules(schema_rules({"type": "string", **string})[0])
+    BYTES.check(grammar)
+    found = [BYTES.accepts(grammar, json.dumps(text)) for text in (*good, *bad)]
+    assert found == [True] * len(good) + [False] * len(bad)
+
+
 def test_a_number_goes_on_where_it_might_end() -> None:
     """outlines' own index refuses the point of 1.5 after the 1."""
     turns = of_rules(schema_rules({"type": "number"})[0])
-    for text in ("1", "1.5", "-0.25e+10", "1e5"):
+    for text in ("1", "1.5", "-0.25e+10", "1e5", "1e299", "2e-300"):
         assert BYTES.accepts(turns, text)
-    for text in ("1.", "01", "1e", "-"):
+    for text in ("1.", "01", "1e", "-", "1e999", "1e300", "1e+0299"):
         assert not BYTES.accepts(turns, text)
 
 

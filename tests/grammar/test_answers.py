@@ -113,6 +113,13 @@ def test_what_a_schema_cannot_say_is_checked_when_reading() -> None:
         answer_type(Place).read({"name": "oslo", "founded": "1048-01-01"})
 
 
+def test_a_format_that_a_schema_asks_for_is_checked_when_reading() -> None:
+    answer = answer_type({"type": "string", "format": "date"})
+    assert answer.read("2031-02-03") == "2031-02-03"
+    with pytest.raises(AnswerError, match="date"):
+        answer.read("2031-13-45")
+
+
 def test_a_ready_answer_type_is_kept() -> None:
     answer = AnswerType({"type": "string"}, str)
     assert answer_type(answer) is answer

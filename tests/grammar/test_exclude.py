@@ -68,6 +68,14 @@ def test_every_protocol_leaves_out_a_dead_call(name: str) -> None:
         assert takes(pieces, {"query": query}, name) == legal, query
 
 
+@pytest.mark.parametrize("dead", ['say "hi"', '"', "\\", "a\\b", '\n"', 'a\n\\"b', "\0", '\0"'])
+def test_a_dead_call_with_characters_that_json_escapes_is_gone_from_every_engine(dead: str) -> None:
+    pieces = without(SEARCH, [{"query": dead}])
+    assert not takes(pieces, {"query": dead})
+    for other in (dead + "x", "x" + dead, "say", "\n", "\t\r\f", "\x1f", "a", "日", '"x', "\\x"):
+        assert takes(pieces, {"query": other}), other
+
+
 texts = st.text(st.sampled_from('ab^]\\-"\n/日'), max_size=6)
 
 

@@ -64,8 +64,8 @@ def test_what_is_no_gbnf_is_an_error(text: str) -> None:
 
 
 MARKER = marker_pattern()
-FREE = Recogniser(Rules(Ref("free"), marker_rules("free", first_blank=False)))
-INNER = Recogniser(Rules(Ref("inner"), marker_rules("inner", "]")))
+FREE = Recogniser(Rules(Ref("free"), marker_rules("free")))
+INNER = Recogniser(Rules(Ref("inner-blank"), marker_rules("inner", "]")))
 WORDS = [
     "observation",
     "OBSERVATION",

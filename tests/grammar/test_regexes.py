@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from localreact.errors import GrammarError
 from localreact.grammar.recogniser import Recogniser
-from localreact.grammar.regexes import escaped, regex
+from localreact.grammar.regexes import escaped, regex_of
 from localreact.grammar.rules import Alt, Chars, Node, Ref, Repeat, Rules, Seq, Text
 from tests.grammar.nodes import NODES, TEXTS
 
@@ -16,7 +16,9 @@ from tests.grammar.nodes import NODES, TEXTS
 @given(NODES, TEXTS)
 def test_a_regex_matches_the_texts_of_its_rules(node: Node, text: str) -> None:
     rules = Rules(node)
-    assert (re.fullmatch(regex(rules), text) is not None) == Recogniser(rules).accepts(text)
+    assert (re.fullmatch(regex_of(rules.start, rules.rules), text) is not None) == Recogniser(rules).accepts(
+        text
+    )
 
 
 @given(st.characters(codec="utf-8"))
@@ -30,7 +32,7 @@ def test_references_are_written_out() -> None:
     rules = Rules(
         Seq((Ref("pair"), Text("-"), Ref("pair"))), {"pair": Alt((Text("a"), Ref("b"))), "b": Text("b")}
     )
-    assert regex(rules) == r"(?:a|b)\-(?:a|b)"
+    assert regex_of(rules.start, rules.rules) == r"(?:a|b)\-(?:a|b)"
 
 
 @pytest.mark.parametrize(
@@ -43,4 +45,4 @@ def test_references_are_written_out() -> None:
 )
 def test_what_is_no_regex_is_an_error(rules: Rules, message: str) -> None:
     with pytest.raises(GrammarError, match=message):
-        regex(rules)
+        regex_of(rules.start, rules.rules)

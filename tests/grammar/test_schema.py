@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from typing import Any, Literal, Optional
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from localreact import tool
@@ -204,6 +207,17 @@ def test_what_is_held_of_a_schema(schema: dict[str, Any], good: Any, bad: Any) -
     [
         ({"not": {"type": "string"}}, "/properties/v", "not"),
         ({"type": "string", "pattern": '^[^"]+$'}, "/properties/v", "pattern"),  # llguidance takes \"
+        ({"type": "string", "pattern": "^[^!-/]$"}, "/properties/v", "pattern"),
+        ({"type": "string", "pattern": "^[^ -~]+$"}, "/properties/v", "pattern"),
+        ({"type": "string", "pattern": "^[^Z-a]$"}, "/properties/v", "pattern"),
+        ({"type": "string", "pattern": r'^a[^\]"]$'}, "/properties/v", "pattern"),
+        ({"type": "string", "pattern": r"^[\x00-\x1f]$"}, "/properties/v", "pattern"),
+        ({"type": "string", "pattern": r"^([\x00-\x0f]|[\x10-\x1f])$"}, "/properties/v", "pattern"),
+        (
+            {"type": "object", "patternProperties": {"^[^!-/]+$": True}, "additionalProperties": False},
+            "/properties/v",
+            "patternProperties",
+        ),
         ({"type": "array", "uniqueItems": True}, "/properties/v", "uniqueItems"),
         ({"type": "array", "items": {"type": "string", "format": "iri"}}, "/properties/v/items", "format"),
         ({"if": {"type": "string"}}, "/properties/v", "if"),
@@ -219,6 +233,32 @@ def test_what_is_not_held_is_reported_with_a_pointer(
 ) -> None:
     _, left_out = enforceable(ToolSpec("t", "", only("v", schema)))
     assert [(each.pointer, each.keyword) for each in left_out] == [(pointer, keyword)]
+
+
+ESCAPED = ('"', "\\", "\n", "\x01", "a", "!")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(["\\x00-\\x1f", "\\n", "\\t", '"', "\\\\", "a", "!-/", " -~", "\\x00", "\\s", "\\w"]),
+        min_size=1,
+        max_size=3,
+    ),
+    st.booleans(),
+    st.sampled_from(["^[{}]$", "^(x|[{}])$", "^([{}]|[\\x00-\\x1f])$"]),
+)
+def test_a_pattern_that_is_not_reported_is_held_also_for_what_json_escapes(
+    members: list[str], negated: bool, around: str
+) -> None:
+    pattern = around.format("^" * negated + "".join(members))
+    schema = only("v", {"type": "string", "pattern": pattern})
+    tool, left_out = enforceable(ToolSpec("t", "", schema))
+    grammar = JsonProtocol().grammar(TurnSpec((tool,)), "lark")
+    for text in ESCAPED:
+        taken = TAKES["lark"](grammar, JsonProtocol().write(ToolCall("I call the tool.", "t", {"v": text})))
+        fits = bool(re.search(pattern, text))
+        assert taken == fits or (taken and left_out), (pattern, text)
 
 
 def test_a_dead_reference_is_named_by_tool_and_pointer() -> None:
@@ -245,7 +285,44 @@ def test_combined_schemas_are_not_closed_against_each_other() -> None:
         assert accepts(schema, {"a": 1, "b": 2}, {"a": 1}) == [True, False]
 
 
+def test_an_object_that_asks_for_more_members_than_it_names_stays_open() -> None:
+    more = only("a", {"type": "integer"}, minProperties=2)
+    assert accepts(more, {"a": 1, "b": 2}, {"a": 1}, languages=["lark"]) == [True, False]
+    nested = only("o", more)
+    assert accepts(nested, {"o": {"a": 1, "b": 2}}, {"o": {"a": 1}}, languages=["lark"]) == [True, False]
+    for language in ("gbnf", "slots"):  # which reports what it can't count
+        tool, left_out = enforceable(ToolSpec("t", "", more), language)
+        assert [each.keyword for each in left_out] == ["minProperties"]
+        text = JsonProtocol().write(ToolCall("I call the tool.", "t", {"a": 1, "b": 2}))
+        grammar = JsonProtocol().grammar(TurnSpec((tool,)), language)
+        assert language != "gbnf" or TAKES[language](grammar, text)
+
+
+def test_what_the_compiled_schema_holds_is_not_reported() -> None:
+    counted = {"type": "object", "properties": {"a": True, "b": True}, "maxProperties": 2}
+    for language in ("gbnf", "slots"):
+        assert enforceable(ToolSpec("t", "", counted), language)[1] == []  # there are no others to count
+
+
 def test_every_string_that_is_left_open_gets_a_bound() -> None:
     schema = only("a", {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "null"}]}})
     assert accepts(schema, {"a": ["x" * 1000, None]}, {"a": ["x" * 1001]}) == [True, False]
     assert accepts(only("a", {"type": "string", "minLength": 1500}), {"a": "x" * 1500}) == [True]
+
+
+@pytest.mark.parametrize(
+    "string",
+    [{}, {"description": "A note."}, {"pattern": "^x+$"}, {"type": "string", "pattern": "^[a-z]*x$"}],
+    ids=json.dumps,
+)
+def test_strings_without_a_type_and_with_an_open_pattern_get_a_bound_too(string: JsonSchema) -> None:
+    assert accepts(only("a", string), {"a": "x" * 1000}, {"a": "x" * 1001}) == [True, False]
+
+
+def test_where_a_grammar_knows_and_every_pattern_gets_a_bound() -> None:
+    for string in ({"pattern": "xx"}, {"pattern": "^x+ ?x+$"}, {"type": "string", "pattern": "^(x+|y)*$"}):
+        schema = only("a", string)
+        found = accepts(schema, {"a": "x" * 1000}, {"a": "x" * 1001}, languages=["lark"])
+        assert found == [True, False]
+        for language in LANGUAGES:  # a bound of ours is nobody's keyword
+            assert enforceable(ToolSpec("t", "", schema), language)[1] == []

@@ -262,6 +262,10 @@ def test_a_language_that_cannot_count_so_far_says_so() -> None:
         ({"properties": {"a": {"$ref": "other.json"}}}, "/properties/a"),
         ({"properties": {"a": {"type": "text"}}}, "/properties/a"),
         ({"properties": {"a": {"items": [1]}}}, "/properties/a/items"),
+        (
+            {"allOf": [{"patternProperties": {"(": {}}}, {"properties": {"a": {}}}]},
+            r"/allOf/0/patternProperties/\(",
+        ),
     ],
 )
 def test_a_broken_schema_is_named_by_tool_and_pointer(schema: Any, pointer: str) -> None:

@@ -75,7 +75,7 @@ def test_a_string_is_counted_and_a_pattern_is_a_regex() -> None:
 def test_a_date_and_a_number_are_one_slot_each() -> None:
     assert isinstance(cut({"type": "number"}), Pattern)
     assert isinstance(cut({"type": "integer", "minimum": -3, "maximum": 1234}), Pattern)
-    assert isinstance(cut({"type": "integer", "minimum": -3, "maximum": 12345678901234567890}), Choice)
+    assert isinstance(cut({"type": "integer", "minimum": -3, "maximum": 12345678901234567890}), Pattern)
     date = cut({"type": "string", "format": "date"})
     assert isinstance(date, Chain)
     assert [type(part) for part in date.parts] == [Text, Pattern, Text]
@@ -92,6 +92,19 @@ def test_what_would_make_a_large_automaton_is_counted_or_cut() -> None:
     )
     pair = Seq((wide, Text("-")))
     assert Cutter({}).cut(Repeat(pair, 0, 500)) == Loop(Pattern("[ -\\U0010ffff]\\-"), 0, 500)
+
+
+LETTERS, MORE = Chars(((97, 98),)), Chars(((97, 99),))
+
+
+def test_what_one_automaton_would_have_too_many_states_for_is_cut() -> None:
+    inner = Seq((LETTERS, Repeat(MORE, 0, 40), LETTERS))
+    assert isinstance(Cutter({}).cut(inner), Pattern)  # where it begins is known
+    assert Cutter({}).cut(Seq((Repeat(MORE), inner))) == chain(
+        [Pattern("[a-c]*[a-b]"), Pattern("[a-c]{0,40}[a-b]")]
+    )
+    repeated = Repeat(Seq((LETTERS, Repeat(MORE, 1, 20))), 1, 5)
+    assert Cutter({}).cut(repeated) == Loop(Pattern("[a-b][a-c]{1,20}"), 1, 5)
 
 
 def test_a_rule_that_refers_to_itself_stays_a_rule() -> None:

@@ -106,8 +106,9 @@ def test_schemas_hold_as_they_do_elsewhere() -> None:
 
 
 def test_a_schema_that_refers_to_itself_is_an_error_that_names_the_tool() -> None:
-    node = {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}}}
-    spec = TurnSpec((SEARCH, ToolSpec("grow", "", node)))
+    kids = {"type": "array", "items": {"$ref": "#/$defs/Kids"}}
+    tree = {"type": "object", "properties": {"kids": {"$ref": "#/$defs/Kids"}}, "$defs": {"Kids": kids}}
+    spec = TurnSpec((SEARCH, ToolSpec("grow", "", tree)))
     for name in ("json", "text", "call"):
         with pytest.raises(GrammarError, match=r"'grow' can't be held by a regex(.|\n)*JSON Schema"):
             protocol(name).grammar(spec, "regex")

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from localreact import protocols
 from localreact.endpoints.llama import LlamaEndpoint
+from localreact.engines import gbnf_text
 from localreact.engines.llguidance import LLGuidanceEngine
 from localreact.errors import GrammarError, ProtocolError, UsageError
 from localreact.grammar.markers import marker_pattern
 from localreact.protocols import BracketProtocol, CallProtocol, Protocol, TextProtocol
-from localreact.protocols.base import read_first
+from localreact.protocols.base import mark_truncated, read_first
 from localreact.types import Evidence, Finish, Observation, Segment, ToolCall, ToolSpec, Turn, TurnSpec
 from tests.specs import SEARCH
 
@@ -295,6 +296,24 @@ def test_a_transcript_injected_through_a_tool_result_begins_no_line() -> None:
         assert [line for line in said.split("\n") if not line.startswith("  ")] == ["Observation: ok"]
 
 
+@pytest.mark.parametrize("ending", ["Final Answer", "Insufficient"])
+@pytest.mark.parametrize("after", ["", "\n"])
+def test_an_answer_is_measured_as_it_was_written(ending: str, after: str) -> None:
+    spec = TurnSpec(answer_max=10, insufficient=True)
+    for written, cut in (
+        ("It is 12 a", True),
+        ("It is 12  ", True),
+        ("It is 12", False),
+        ("It is 12 ", False),
+    ):
+        text = f"Thought: I know it now.\n{ending}: {written}{after}"
+        assert LLGuidanceEngine.over_bytes().accepts(TEXT.grammar(spec, "lark"), text)
+        turn = mark_truncated(TEXT.parse(text), spec)
+        assert isinstance(turn, Finish)
+        assert (turn.answer or turn.missing) == written.strip()
+        assert bool(turn.truncated) == cut
+
+
 def test_markers_are_configurable_and_the_formats_own_words_stay() -> None:
     engine = LLGuidanceEngine.over_bytes()
     own = TextProtocol(markers=["Beobachtung", "result of step"])
@@ -313,6 +332,26 @@ def test_markers_are_configurable_and_the_formats_own_words_stay() -> None:
         else:
             with pytest.raises(ProtocolError, match="marker"):
                 own.parse(turn)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("Actıon: foo", "ACTİON : foo", "Obſervation: foo", "yes/no: foo", "YES/NO：foo", "c++: foo"),
+        *("istanbul: foo", "ISTANBUL: foo", "σ-Ort: foo", "ς-ORT: foo", "a]b^c-d: foo"),
+        *("wait  For\tit: foo", "yes no: foo", "c: foo"),
+    ],
+)
+def test_grammar_and_parser_agree_on_the_letters_of_a_marker(text: str) -> None:
+    own = TextProtocol(markers=["yes/no", "c++", "İstanbul", "Σ-Ort", "a]b^c-d", " wait  for it "])
+    spec, turn = TurnSpec(tools=(SEARCH,), answer=True), f"Thought: I think of {text}\nFinal Answer: 12\n"
+    if legal := text in ("yes no: foo", "c: foo"):
+        own.parse(turn)
+    else:
+        with pytest.raises(ProtocolError, match="marker"):
+            own.parse(turn)
+    assert LLGuidanceEngine.over_bytes().accepts(own.grammar(spec, "lark"), turn) == legal
+    assert gbnf_text.accepts(own.grammar(spec, "gbnf"), turn) == legal
 
 
 @pytest.mark.parametrize("markers", ["Observation", [""], [3]])

@@ -119,7 +119,7 @@ def test_two_tools_of_one_name_are_an_error_that_names_it() -> None:
         Toolbox([f, f])
 
 
-@pytest.mark.parametrize("name", ["finish", "", "a b", "x" * 65, "a\nb", "a<|im_end|>"])
+@pytest.mark.parametrize("name", ["finish", "Finish", "", "a b", "x" * 65, "a\nb", "a<|im_end|>"])
 def test_names_that_cannot_be_used(name: str) -> None:
     def f(a: int) -> int:
         return a
