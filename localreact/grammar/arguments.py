@@ -13,6 +13,7 @@ from localreact.grammar.markers import marker_pattern
 from localreact.grammar.nodes import NOTHING, alt
 from localreact.grammar.regexes import regex_of
 from localreact.grammar.rules import Chars, Node, Text
+from localreact.grammar.validation import found
 from localreact.types import JsonSchema
 
 _INSIDE: Ranges = complement(union(((0, 0x1F), (0x7F, 0x7F)), of("]")))
@@ -52,11 +53,11 @@ def _values(schema: JsonSchema, markers: Sequence[str], least: int, most: int) -
     """The only texts that fit, where there are such."""
     if not schema.keys() & {"const", "enum"}:
         return None
-    marker = marker_pattern(markers)
+    marker, pattern = marker_pattern(markers), schema.get("pattern", "")
     try:
-        pattern = re.compile(schema.get("pattern", ""))
+        re.compile(pattern)
     except re.error as error:
-        raise GrammarError(f"the pattern {schema['pattern']!r} is broken: {error}") from error
+        raise GrammarError(f"the pattern {pattern!r} is broken: {error}") from error
     return _some(
         alt(
             Text(value)
@@ -64,7 +65,7 @@ def _values(schema: JsonSchema, markers: Sequence[str], least: int, most: int) -
             if isinstance(value, str)
             and least <= len(value) <= most
             and schema.get("const", value) == value
-            and pattern.search(value)
+            and found(pattern, value)
             and re.fullmatch(FORMATS.get(schema.get("format", ""), r"[\s\S]*"), value)
             and value.isprintable()
             and "]" not in value
