@@ -25,6 +25,7 @@ from localreact.trace.events import (
     StepStarted,
     TextDelta,
     ToolEnded,
+    TurnRead,
     TurnRefused,
 )
 from localreact.types import Finish, InnerRun, Timings, ToolCall, Turn, Usage
@@ -89,6 +90,8 @@ class TerminalView:
             case TextDelta(field="thought", text=text):
                 self._begin("thought", "Thought: ")
                 self._print(text, "thought")
+            case TurnRead(turn=turn) if self._open not in ("action", "answer", "missing"):
+                self._whole(turn)  # of a server's own tool calling there are no deltas
             case TurnRefused(problem=problem):
                 if self._answer_written and self._out:
                     self._out.write("\n")
@@ -133,6 +136,17 @@ class TerminalView:
                     None,
                     style="bold" if event.status == "finished" else "bold red",
                 )
+
+    def _whole(self, turn: Turn) -> None:
+        if turn.thought:
+            self._begin("thought", "Thought: ")
+            self._print(turn.thought, "thought")
+        if isinstance(turn, ToolCall):
+            self._begin("action", "Action: ")
+            self._print(f"{turn.tool} {json.dumps(turn.arguments, ensure_ascii=False)}", "action")
+        elif turn.missing is not None:
+            self._begin("missing", "Missing: ")
+            self._print(turn.missing, "missing")
 
     def close(self) -> None:
         """Take down what is still on show. Safe to call at any time."""

@@ -109,7 +109,7 @@ def test_files_under_a_root(tmp_path: Path) -> None:
     (tmp_path / "quarl.txt").write_text("Quarl is a green fruit.")
     done = localreact(
         *("run", "Which files are there?", "-T", "list", "--root", str(tmp_path)),
-        *("--json", "-q", "--max-steps", "2"),
+        *("--json", "-q", "--max-steps", "2", "--max-tokens", "300"),
     )
     step = json.loads(done.stdout)["steps"][0]
     assert step["tool"] == "list"

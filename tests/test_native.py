@@ -19,6 +19,7 @@ from localreact.tools.decorator import Tool, tool
 from localreact.trace.events import Event, GuardActed, ProtocolChanged, RunStarted, ToolEnded, ToolStarted
 from localreact.trace.jsonl import read_trace
 from tests.fakes import CHATML, GRAMMARS, Fake, serving
+from tests.test_cli import localreact
 
 CALL = (
     '{"thought": "I should look it up.", "type": "tool_call", "tool": "stock", "arguments": {"sku": "nut"}}'
@@ -219,6 +220,9 @@ def test_native_that_breaks_in_the_middle_is_left_and_nothing_is_executed_twice(
     assert '"arguments": {"sku": "bolt"}' in prompt  # what was done natively isn't forgotten
     assert '{"type": "tool_result", "result": "3"}' in prompt
     assert read_trace(trace)[-1]["round_trips"] == 5
+    shown = localreact("trace", "show", str(trace))
+    assert (shown.returncode, shown.stdout) == (0, "3\n")
+    assert shown.stderr.count("Action: stock") == 2
 
 
 def test_a_result_stays_cut_where_another_protocol_goes_on() -> None:
