@@ -32,8 +32,8 @@ RESULTS, FOLDER, PAGE = HERE / "results" / "eval", HERE / "runs", HERE / "README
 BEGIN, END = "<!-- made by findings.py -->\n", "<!-- end of what findings.py made -->\n"
 
 HELD = (
-    "json/llguidance,json/llguidance+cite,text/llguidance,text/llguidance+nogate,bracket/llguidance,"
-    "call/llguidance,json/gbnf"
+    "json/llguidance,json/llguidance+cite,json/llguidance+nogate,text/llguidance,text/llguidance+nogate,"
+    "bracket/llguidance,call/llguidance,json/gbnf"
 )
 RUNS: Mapping[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "react30": ("react30", (("--rounds", "2", "--deterministic"), ("--arms", "buys", "--deterministic"))),
@@ -41,7 +41,7 @@ RUNS: Mapping[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "multihop": ("multihop", (("--arms", "buys"), ("--arms", "cite"))),
     "loops": ("loops", (("--arms", "buys"),)),
     "forgery": ("forgery", (("--rounds", "3", "--temp", "0.8", "-j", "4"),)),
-    "held": ("forgery", (("--arms", HELD, "--rounds", "3", "--temp", "1", "-j", "4"),)),
+    "held": ("forgery", (("--arms", HELD, "--rounds", "4", "--temp", "1", "-j", "4"),)),
     "native": ("native", ((),)),
     "framework": ("framework", ((),)),
     "bfcl": ("", (("--arms", "json/llguidance,json/free"),)),
