@@ -316,7 +316,7 @@ def plot(results: Sequence[Figures], path: Path) -> None:
     panels = (
         ("success", "success, % of tasks"),
         ("format_failure", "no turn, % of turns"),
-        ("forged", "forged observation, % of turns"),
+        ("forged", "forged, % of turns"),
     )
     most = max(len(each["summary"]["arms"]) for each in results)
     figure = Figure(figsize=(11, (0.9 + 0.36 * most) * len(results)), layout="constrained")
