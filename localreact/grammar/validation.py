@@ -201,7 +201,7 @@ def _additional_properties(
             yield from validator.descend(member, further, path=name)
 
 
-_Bounded = extend(  # type: ignore[no-untyped-call]
+_Bounded = extend(  # type: ignore[no-untyped-call]  # it has no types
     Draft202012Validator,
     {
         "$ref": _reference,
