@@ -128,14 +128,15 @@ def execute(
         )
     opening = open_model or plan.opening
     lots = list(pending(plan, journal))
-    for (model, engine), items in lots[1:]:  # the first is opened anyway
+    for (model, engine), items in lots[1:]:  # the first is checked when it is opened to work
         with closing(opening(model, engine)) as endpoint:
             check(plan, items, endpoint)
-    for (model, engine), items in lots:
+    for number, ((model, engine), items) in enumerate(lots):
         if cancel.is_set():
             return
         with closing(opening(model, engine)) as endpoint:
-            check(plan, items, endpoint)
+            if number == 0:
+                check(plan, items, endpoint)
             yield from _execute(plan, journal, items, endpoint, cancel)
 
 
