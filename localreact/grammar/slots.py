@@ -132,7 +132,8 @@ def read(text: str) -> dict[str, Slots]:
             raise GrammarError(f"the grammar has no such rule, or has it twice: {name!r}")
         if name not in terminals:
             rules[name] = _Reader(name, rest[0], terminals).rule()
-    missing = {each for node in rules.values() for each in _references(node)} - rules.keys()
+    nodes = (each for node in rules.values() for each in _nodes(node))
+    missing = {each.name for each in nodes if isinstance(each, Ref)} - rules.keys()
     if missing or "start" not in rules:
         raise GrammarError(f"the grammar lacks the rules {sorted(missing or {'start'})}")
     return rules
@@ -207,28 +208,18 @@ def _bounds(times: str) -> tuple[int, int | None]:
     return int(least), int(most) if most else None
 
 
-def _references(node: Slots) -> Iterable[str]:
-    match node:
-        case Ref(name):
-            yield name
-        case Chain(parts) | Choice(parts):
-            for part in parts:
-                yield from _references(part)
-        case Loop(part):
-            yield from _references(part)
-
-
 def regexes(rules: Mapping[str, Slots]) -> list[str]:
     """The regexes of all slots, each once."""
-    return list(dict.fromkeys(regex for node in rules.values() for regex in _regexes(node)))
+    slots = (each for node in rules.values() for each in _nodes(node))
+    return list(dict.fromkeys(each.regex for each in slots if isinstance(each, Pattern | Counted)))
 
 
-def _regexes(node: Slots) -> Iterable[str]:
+def _nodes(node: Slots) -> Iterable[Slots]:
+    """The node and all that it consists of."""
+    yield node
     match node:
-        case Pattern(regex) | Counted(regex):
-            yield regex
         case Chain(parts) | Choice(parts):
             for part in parts:
-                yield from _regexes(part)
+                yield from _nodes(part)
         case Loop(part):
-            yield from _regexes(part)
+            yield from _nodes(part)
